@@ -28,8 +28,8 @@ from kermix.costs.baselines import wasserstein2
 from kermix.data.dataset import toy
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.training.build import Split, build_trainer
+from kermix.training.fit_settings import FitSettings
 from kermix.training.schedules import learning_rate
-from kermix.training.settings import FitSettings
 
 __all__ = ["METHODS", "SETS", "SETTING", "main", "run"]
 

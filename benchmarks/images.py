@@ -56,10 +56,15 @@ SETTINGS = {
     "spaces": ImageSettings(code=16, batch_size=2000, steps=1000, model="conv", debias=False),
 }  # fmt: skip
 MIXTURE: dict[str, dict[str, Any]] = {
-    "mnist": {"model": "mixture", "components": 2000},
-    "stacked": {"model": "mixture", "components": 4000, "steps": 100, "spaces": ("codes",)},
+    "mnist": {"model": "code-mixture", "components": 2000},
+    "stacked": {"model": "code-mixture", "components": 4000, "steps": 100, "spaces": ("codes",)},
 }
-PRODUCTS: dict[str, Any] = {"model": "mixture", "components": 2000, "groups": 10, "steps": 100}
+PRODUCTS: dict[str, Any] = {
+    "model": "code-mixture",
+    "components": 2000,
+    "groups": 10,
+    "steps": 100,
+}
 SPACES = {
     "pixels": ("pixels",),
     "coarse": ("coarse",),

@@ -333,8 +333,11 @@ def _memory(paths: Sequence[Path]) -> list[dict[str, Any]]:
         "peak = re.search(r'VmHWM:\\s+(\\d+) kB', open('/proc/self/status').read())\n"
         "print(json.dumps(dict(rows=rows, peak_mb=int(peak[1]) / 1024, wall_s=wall, cpu_s=cpu)))"
     )
-    return [{"file": path.name, "file_mb": path.stat().st_size / 2**20,
-             **_said([sys.executable, "-c", program, str(path)], None)} for path in paths]  # fmt: skip
+    found = []
+    for path in paths:
+        said = _said([sys.executable, "-c", program, str(path)], None)
+        found.append({"file": path.name, "file_mb": path.stat().st_size / 2**20, **said})
+    return found
 
 
 def _said(command: Sequence[str], source: Path | None) -> dict[str, float]:

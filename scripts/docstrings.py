@@ -1,9 +1,13 @@
 """What the reference page needs to know of how docstrings are written here (for Griffe)."""
 
+import importlib
+import inspect
 import re
 from typing import Any
 
 import griffe
+
+from kermix.settings import Settings
 
 
 class Docstrings(griffe.Extension):
@@ -11,10 +15,13 @@ class Docstrings(griffe.Extension):
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Adapt one object."""
-        if obj.docstring is not None:
-            obj.docstring.value = re.sub(
-                r"^Example:$", "Examples:", obj.docstring.value, flags=re.M
-            )
+        if obj.docstring is None:
+            return
+        if isinstance(obj, griffe.Class):
+            made = getattr(importlib.import_module(obj.module.path), obj.name, None)
+            if isinstance(made, type) and issubclass(made, Settings):  # which list their settings
+                obj.docstring.value = inspect.getdoc(made) or ""
+        obj.docstring.value = re.sub(r"^Example:$", "Examples:", obj.docstring.value, flags=re.M)
         if isinstance(obj, griffe.Function) and any(
             d.callable_path.endswith("informative") for d in obj.decorators
         ):
@@ -27,3 +34,12 @@ class Docstrings(griffe.Extension):
                     default="False",
                 )
             )
+
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        """Take types without what is said of them, before signatures are made of them."""
+        for module in pkg.modules.values():
+            self.on_package(pkg=module)
+        for member in pkg.classes.values():
+            for attribute in member.attributes.values():
+                if str(attribute.annotation).startswith("Annotated["):
+                    attribute.annotation = attribute.annotation.slice.elements[0]

@@ -79,7 +79,6 @@ if TYPE_CHECKING:
     import kermix.tables.sketch_files as sketch_files_module
     import kermix.tables.sketch_sampling as sketch_sampling_module
     import kermix.training.loop as loop_module
-    import kermix.two_sample.cost_test as cost_test_module
     import kermix.two_sample.error_bars as error_bars_module
     from kermix.checks import check_sizes
     from kermix.cli import SPINS, WAITING, main, spin_briefly
@@ -88,11 +87,9 @@ if TYPE_CHECKING:
     from kermix.cli.options import set_options
     from kermix.cli.output import plain, print_json, split_names
     from kermix.costs.baselines import energy_distance, mmd_squared, mode_coverage, wasserstein2
-    from kermix.costs.gram_statistics import SampleStatistics
     from kermix.costs.losses import CALLS_BEFORE, GraphedCalls
     from kermix.costs.moments import MomentStatistics
-    from kermix.costs.pairs import SamplePair
-    from kermix.costs.sketched import SketchPair
+    from kermix.costs.points import Numerics, PointStatistics
     from kermix.data.dataset import TOYS, toy
     from kermix.data.images.image_cache import (
         Decoded,
@@ -112,6 +109,7 @@ if TYPE_CHECKING:
     from kermix.data.readers.common import GAPS, CsvForm, Reading
     from kermix.data.readers.delimited import look_at_csv
     from kermix.data.readers.frames import as_frame
+    from kermix.data.readers.number_forms import NumberForm, look_at_numbers
     from kermix.data.readers.reading import open_files, read_alike, read_frame
     from kermix.data.readers.text_columns import truth_words
     from kermix.data.schema.columns import (
@@ -157,13 +155,13 @@ if TYPE_CHECKING:
     from kermix.images.classifier_settings import (
         ClassifierSettings,
         as_written,
-        build_classifier,
         preset,
         suited_settings,
     )
     from kermix.images.classifier_training import (
         ClassifierTask,
         Muon,
+        build_classifier,
         load_classifier,
         orthogonal_factor,
     )
@@ -269,6 +267,7 @@ if TYPE_CHECKING:
     from kermix.sketches.column_scale import ColumnScale
     from kermix.sketches.features import NystromFeatures, fingerprint
     from kermix.sketches.landmarks import BLOCK, random_pivots, recognized, row_keys
+    from kermix.sketches.principal import EXACT_UP_TO, PrincipalFeatures, principal_features
     from kermix.sketches.sketch import sample_moments
     from kermix.spectrum.decomposition import unit_gaussians
     from kermix.tables.compare.coincidence import chance_of_equal_rows
@@ -286,7 +285,6 @@ if TYPE_CHECKING:
         pair_chart,
         typical_rows,
     )
-    from kermix.tables.compare.cost_details import BlockTests
     from kermix.tables.compare.dense_details import MatrixStatistics
     from kermix.tables.compare.result import TITLES
     from kermix.tables.compare.sketch_comparison import drift
@@ -335,14 +333,14 @@ if TYPE_CHECKING:
     from kermix.tables.model.network import ColumnParts, TableNetwork
     from kermix.tables.model.sampling import chain_log_density, draw_cells, orders_of
     from kermix.tables.model.sampling import complete as sampling_complete
-    from kermix.tables.model.table_settings import TableModelSettings, table_split
+    from kermix.tables.model.table_settings import TableModelSettings
     from kermix.tables.model.table_training import (
         MaskBatch,
         TableModelTask,
         ordered_questions,
         random_questions,
     )
-    from kermix.tables.model.training_rows import OtherRows, RowStore, TableRows
+    from kermix.tables.model.training_rows import OtherRows, RowStore, TableRows, table_split
     from kermix.tables.model.training_rows import split_rows as training_rows_split_rows
     from kermix.tables.runs.answers import drawn_parts
     from kermix.tables.runs.table_fit import TABLE_SETTINGS, why_table_model
@@ -363,6 +361,7 @@ if TYPE_CHECKING:
         load_conditional,
         spherical_loss,
     )
+    from kermix.training.fit_settings import FitSettings
     from kermix.training.graphs import unchanged
     from kermix.training.loop import Task, Trainer, make_fabric
     from kermix.training.mixture_em import (
@@ -384,9 +383,7 @@ if TYPE_CHECKING:
     from kermix.training.product_training import TableSettings, TableTask, fit_table
     from kermix.training.samples_task import RowTask
     from kermix.training.schedules import VarianceSchedule, automatic_variance, learning_rate
-    from kermix.training.settings import FitSettings
     from kermix.two_sample.aggregate import aggregate_rows, aggregate_test
-    from kermix.two_sample.blocks import energy_of_blocks, line_energy, random_directions
     from kermix.two_sample.classifier_test import auc, tell_apart
     from kermix.two_sample.column_scores import (
         ColumnPlace,
@@ -397,7 +394,16 @@ if TYPE_CHECKING:
         legendre,
         places_of_names,
     )
+    from kermix.two_sample.cost_statistics import (
+        COST_RIDGE,
+        TILE,
+        CostStatistics,
+        WeightedMoments,
+        bures_form,
+    )
     from kermix.two_sample.cost_test import COSTS as cost_test_COSTS
+    from kermix.two_sample.cost_test import cost_tests
+    from kermix.two_sample.energy import EnergyStatistic, line_energy
     from kermix.two_sample.error_bars import (
         groups,
         halves,
@@ -415,12 +421,14 @@ if TYPE_CHECKING:
     from kermix.two_sample.permutation import (
         Blocks,
         ExchangeableUnits,
+        StatisticValues,
         cauchy_combination,
         corrected_pvalues,
         evidence,
         labelings,
         mean_evidence,
         own_generator,
+        permutation_test,
         pvalues,
         random_labelings,
         ranked_rows,
@@ -428,17 +436,6 @@ if TYPE_CHECKING:
         smallest_pvalue,
         tied,
     )
-    from kermix.two_sample.statistics import EXACT_UP_TO as statistics_EXACT_UP_TO
-    from kermix.two_sample.statistics import (
-        TILE,
-        PooledFeatures,
-        bures_form,
-        energy_ranking,
-        gram_blocks,
-        mmd_ranking,
-        pooled_features,
-    )
-    from kermix.two_sample.weightings import WeightedInnerProducts, WeightedMoments
 
 
 @functools.cache

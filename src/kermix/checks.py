@@ -7,12 +7,9 @@ accelerator a look at the values would make the host wait for the device at ever
 
 import importlib.util
 import numbers
-from dataclasses import fields
 from functools import cache
-from types import NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,7 +23,6 @@ __all__ = [
     "check_pair",
     "check_samples",
     "check_seed",
-    "check_settings",
     "check_sizes",
     "check_weights",
     "finite_in",
@@ -39,13 +35,6 @@ __all__ = [
 ]
 
 NUMBERS_AT_ONCE = 2**23  # in 64 MB; a convention
-
-FITTING: dict[type, tuple[str, type | tuple[type, ...]]] = {
-    bool: ("true or false", bool),
-    int: ("a whole number", int),
-    float: ("a number", (int, float)),
-    str: ("text", str),
-}
 
 
 def is_traced(*tensors: Tensor) -> bool:
@@ -109,41 +98,6 @@ def check_count(name: str, value: Any, least: int = 1, hint: str = "") -> None:
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         raise OptionError(f"{name}={value!r} must be a whole number, at least {least}.{hint}")
-
-
-def check_settings(settings: Any) -> None:
-    """Refuse a value of a frozen dataclass that is not of its field's type; text is not a number.
-
-    Whole numbers are numbers. NumPy's numbers become Python's, and lists tuples.
-    """
-    kinds: dict[str, Any] = _kinds(type(settings))  # type: ignore[arg-type]
-    for name, kind in kinds.items():
-        object.__setattr__(settings, name, _fitting(name, getattr(settings, name), kind))
-
-
-@cache
-def _kinds(settings: type) -> dict[str, Any]:
-    hints = get_type_hints(settings)
-    return {field.name: hints[field.name] for field in fields(settings)}
-
-
-def _fitting(name: str, value: Any, kind: Any) -> Any:
-    kinds = (kind,) if get_origin(kind) in (Literal, tuple) else get_args(kind) or (kind,)
-    if value is None and NoneType in kinds:
-        return None
-    (needed,) = (one for one in kinds if one is not NoneType)
-    if get_origin(needed) is Literal:
-        check_option(name, value, get_args(needed))
-        return value
-    if get_origin(needed) is tuple and isinstance(value, tuple | list):
-        return tuple(_fitting(name, one, get_args(needed)[0]) for one in value)
-    if isinstance(value, np.generic):
-        value = value.item()
-    words, types = FITTING.get(needed, ("a list", ()))
-    if not isinstance(value, types) or (isinstance(value, bool) and needed is not bool):
-        none = ", or none (null in JSON)" if NoneType in kinds else ""
-        raise OptionError(f"{name}={value!r} must be {words}{none}.")
-    return value
 
 
 def check_sizes(**sizes: int | None) -> None:

@@ -52,10 +52,9 @@ def test_the_first_line_is_the_answer_and_periods_are_in_the_order_of_the_calend
     assert "Left aside, because they only tell the period again: day, number." in output
     assert output.strip().splitlines()[-1] == f"Report: {page}"
     text = page.read_text()
-    assert "It drifts" in text
-    assert text.count("<circle") == 3
-    assert text.count('fill="var(--two)"') == 2
-    assert text.count('fill="#009E73"') == 1
+    assert "<p>2 of 3 months differ from January, first in March: most in late.</p>" in text
+    points = re.findall(r'd="([^"]*)" class="dots (\w+)" stroke-width="9"', text)
+    assert {kind: path.count("M") for path, kind in points} == {"two": 2, "three": 1}
 
 
 def test_json_has_every_number(folder):
@@ -181,7 +180,7 @@ def test_none_differs_only_where_one_could(tmp_path):
     assert {p.answer for p in limited.periods} == {"too few permutations"}
     assert len(km.drift_over_time(less, "by", permutations=59).different) == 3
     page = period_report(limited, "drift").save(tmp_path / "drift.html").read_text()
-    assert '<p class="answer">Too few permutations to say</p>' in page
+    assert "<p>Too few permutations to say whether any period differs from 0:" in page
 
 
 def test_many_periods_have_permutations_enough(monkeypatch):

@@ -13,14 +13,14 @@ import reference
 import tolerances
 from cases import COSTS, RIDGED, normal, uniform
 from internals import (
+    InnerProducts,
     MatrixStatistics,
     MomentStatistics,
+    Numerics,
+    PointStatistics,
     Ranks,
     RankStatistics,
-    SamplePair,
-    SampleStatistics,
     ScaledGram,
-    WeightedInnerProducts,
     WeightedMoments,
     kernel_sets,
     sample_moments,
@@ -74,7 +74,7 @@ def test_residuals_mixed_by_an_invertible_matrix(form, mixed, n, k, seed):
 
 
 def dense(x, y, a, b, ridge):
-    return SampleStatistics(SamplePair(x, y, V, a, b), torch.float64, ridge)
+    return PointStatistics(x, y, V, (a, b), Numerics(ridge=ridge))
 
 
 def matrices(x, y, a, b, ridge):
@@ -168,14 +168,11 @@ def test_a_normalized_cost_is_at_most_one_and_keeps_its_gradient():
     """Rounding made the inner product larger than both norms allow."""
     pq = torch.tensor(1 + 1e-9, dtype=torch.float64, requires_grad=True)
     zero = torch.zeros((), dtype=torch.float64)
-    value = formulas.log_scalar_cost(WeightedInnerProducts(zero, pq.log(), zero), normalized=True)
+    value = formulas.log_scalar_cost(InnerProducts(pq.log(), zero, zero), normalized=True)
     (slope,) = torch.autograd.grad(value, pq)
     assert value == 0
     assert math.isclose(slope, 2, rel_tol=1e-6)
-    assert (
-        formulas.log_scalar_cost(WeightedInnerProducts(zero, pq.log(), zero), normalized=False)
-        > 1e-9
-    )
+    assert formulas.log_scalar_cost(InnerProducts(pq.log(), zero, zero), normalized=False) > 1e-9
 
 
 def test_a_sketchs_normalized_trace_is_at_most_one_without_a_ridge():

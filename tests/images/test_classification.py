@@ -209,7 +209,7 @@ def test_rectangles_of_other_images_count_by_their_area():
     assert_close(own, is_own)
     assert_close(is_own + is_next, torch.ones(100))
     assert 20 < int((own < 1).sum()) < 60
-    with pytest.raises(OptionError, match="must not be above 1"):
+    with pytest.raises(OptionError, match="at least 0 and at most 1"):
         Augmentation(mix=1.5)
 
 
@@ -219,7 +219,7 @@ def test_labels_are_mixed_with_the_images(digits):
     images, labels = torch.tensor(digits[0].images[:64]), torch.tensor(digits[0].labels[:64])
     loss, scores = trainer.task.loss_and_scores(trainer.model, images, labels)
     again = torch.Generator().manual_seed(trainer.task.generator.initial_seed())
-    _, own = settings.augmentation.mixed(images, again)
+    _, own = Augmentation.of(settings).mixed(images, again)
     chances = scores.log_softmax(1)
     rows = torch.arange(64)
     expected = own * chances[rows, labels] + (1 - own) * chances[rows, labels.roll(1)]

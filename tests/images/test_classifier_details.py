@@ -129,7 +129,9 @@ def test_the_history_has_the_loss_of_what_is_trained_on(smoothing, cutout):
     trainer = trainer_of(batch_size=48, epochs=1, smoothing=smoothing, cutout=cutout)
     assert trainer.reports_every == 1
     labels = torch.tensor(trainer.task.train.labels)
-    images = trainer.task.settings.augmentation(torch.tensor(trainer.task.train.images), start())
+    images = Augmentation.of(trainer.task.settings)(
+        torch.tensor(trainer.task.train.images), start()
+    )
     with torch.no_grad():
         scores = trainer.model.train()(images)
     chances = scores.log_softmax(1)

@@ -51,9 +51,9 @@ def trainer_of(**options):
     [
         {},
         {"classes": 1, "states": 3},
-        {"model": "mixture", "components": 10, "refine_steps": 3},
+        {"model": "code-mixture", "components": 10, "refine_steps": 3},
         {
-            "model": "mixture",
+            "model": "code-mixture",
             "components": 10,
             "covariance_type": "isotropic",
             "refine_steps": 2,
@@ -79,7 +79,7 @@ def test_every_model_trains_and_samples(options):
 
 def test_classes_are_told_apart():
     trainer = trainer_of(
-        model="mixture", components=8, steps=0, refine_steps=5, encoder_steps=60, width=16
+        model="code-mixture", components=8, steps=0, refine_steps=5, encoder_steps=60, width=16
     )
     trainer.run()
     generator = torch.Generator().manual_seed(0)
@@ -96,9 +96,13 @@ def test_channels_are_a_space_of_their_own():
     assert trainer.model.sample(2, torch.Generator().manual_seed(0)).images.shape[1] == 3
 
 
-@pytest.mark.parametrize("model", ["codes", "mixture"])
+@pytest.mark.parametrize("model", ["codes", "code-mixture"])
 def test_stopped_and_resumed_is_as_never_stopped(model, tmp_path):
-    options = {"model": model, "refine_steps": 3 if model == "mixture" else 0, "components": 6}
+    options = {
+        "model": model,
+        "refine_steps": 3 if model == "code-mixture" else 0,
+        "components": 6,
+    }
     whole = trainer_of(**options)
     whole.run()
     last = tmp_path / "last.safetensors"
@@ -157,7 +161,7 @@ def test_a_loss_that_is_not_finite_is_named():
         ({"spaces": ()}, "empty"),
         ({"spaces": ("sky",)}, "spaces="),
         ({"spaces": ("channels",)}, "by_channel"),
-        ({"model": "mixture", "spaces": ("pixels",)}, "mixture"),
+        ({"model": "code-mixture", "spaces": ("pixels",)}, "mixture"),
         ({"refine_steps": 3}, "refine_steps"),
         ({"batch_size": 1}, "batch_size=1"),
         ({"variance": 0.0}, "variance"),
@@ -173,7 +177,7 @@ def test_settings_that_cannot_be(wrong, text):
 def test_settings_go_through_json():
     settings = ImageSettings(spaces=("pixels", "random"), model="conv", chunk=5)
     assert ImageSettings.from_json(settings.as_json()) == settings
-    with pytest.raises(OptionError, match="Unknown settings: colour"):
+    with pytest.raises(OptionError, match="no setting 'colour'"):
         ImageSettings.from_json({"colour": 1})
 
 

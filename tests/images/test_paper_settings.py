@@ -44,7 +44,7 @@ def test_kernel_variance_excludes_a_schedule():
             FitSettings(kernel_variance=0.1, **other)
     with pytest.raises(OptionError, match="kernel_variance"):
         ImageSettings(kernel_variance=0.1, variance=2.0)
-    with pytest.raises(OptionError, match="positive"):
+    with pytest.raises(OptionError, match="above 0"):
         FitSettings(kernel_variance=-1.0)
     with pytest.raises(OptionError, match="batch of sets"):
         build_model(torch.rand(2, 30, 2), FitSettings(kernel_variance=0.1))

@@ -5,6 +5,7 @@ import torch
 
 from benchmarks import table1
 from internals import (
+    Augmentation,
     ClassifierSettings,
     GaussianLayer,
     GaussianOutput,
@@ -71,7 +72,7 @@ def test_nothing_is_added_to_the_equations(reading):
     assert model.patch_map.equal(torch.eye(9).double())
     assert not model.patch_mean.any()
     settings = as_written("mnist", 3, reading)
-    assert str(settings.augmentation) == "none"
+    assert str(Augmentation.of(settings)) == "none"
     assert settings.positions == 1
 
 

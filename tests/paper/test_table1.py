@@ -126,9 +126,9 @@ def test_every_column_has_a_goal_and_the_papers_number():
         for patch in COLUMNS:
             model = "cnn" if patch is None else "gaussian-product"
             settings = presets.preset(dataset, model, patch)
-            assert settings.augmentation != Augmentation()
+            assert Augmentation.of(settings) != Augmentation()
             plain = presets.preset(dataset, model, patch, False)
-            assert plain.augmentation == Augmentation()
+            assert Augmentation.of(plain) == Augmentation()
 
 
 def test_the_commands_on_the_page_have_the_settings_of_the_records():

@@ -11,12 +11,13 @@ import torch
 
 import kermix as km
 from internals import (
-    Blocks,
-    BlockTests,
+    CostStatistics,
+    EnergyStatistic,
+    ExchangeableUnits,
     Layout,
     Reading,
-    energy_of_blocks,
-    random_directions,
+    cost_tests,
+    mixed_kernel,
     read_sources,
 )
 from kermix import two_sample_test
@@ -101,10 +102,10 @@ def test_equal_sources_are_at_the_level(rows):
             tests = {c: two_sample_test(x, y, c, 0.5, 39, seed=generator, layout=layout)
                      for c in ("svd", "mmd", "energy")}  # fmt: skip
         else:
-            both = torch.cat([x, y])
-            names = pair.tables[0].columns
-            tests = BlockTests.of(both, both, rows, (0.5,), names, 39, generator, 32,
-                                  pair.mixed).tests  # fmt: skip
+            kernel = mixed_kernel(x, layout, 0.5)
+            units = ExchangeableUnits.of(torch.cat([x, y]), rows, 39, generator, rows_up_to=0)
+            statistics = CostStatistics(("svd", "mmd"), kernel), EnergyStatistic(layout, generator)
+            tests = cost_tests(units, statistics, (0.5,), (rows, rows))
         found.append([t.pvalue for t in tests.values()])
     pvalues = np.array(found)
     assert (pvalues <= 0.05).mean() <= 0.2
@@ -180,13 +181,9 @@ def test_the_energy_of_mixed_rows_is_that_of_one_hot_columns():
     rows = torch.cat([torch.randn(2000, 2, generator=generator, dtype=torch.float64), codes], 1)
     hot = torch.nn.functional.one_hot(codes.long(), 3).flatten(1).double()
     wide = torch.cat([rows[:, :2], (layout.mismatch / 2) ** 0.5 * hot], 1)
-    blocks = Blocks.of(1000, 1000, generator)
-    a = torch.zeros(1, len(blocks), dtype=torch.float64)
-    a[:, : blocks.of_x] = 1 / blocks.of_x
-    b = torch.where(a > 0, 0.0, 1 / (len(blocks) - blocks.of_x))
-    many = random_directions(8, generator).repeat(8, 1)
-    found = energy_of_blocks(rows, blocks, a, b, many, layout, generator)
+    units = ExchangeableUnits.of(rows, 1000, 1, generator, rows_up_to=0)
+    (found,) = EnergyStatistic(layout, generator, 64).values(units)
     distances = torch.cdist(wide, wide)
     exact = 2 * distances[:1000, 1000:].mean() - distances[:1000, :1000].mean() - (
         distances[1000:, 1000:].mean())  # fmt: skip
-    assert float(found) == pytest.approx(float(exact), rel=0.15)
+    assert float(found.values[0]) == pytest.approx(float(exact), rel=0.15)

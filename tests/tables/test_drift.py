@@ -70,7 +70,9 @@ def test_a_folder_of_sketches_is_a_series(folder, tmp_path):
     assert result.exit_code == 0, result.output
     assert "day4" in result.output
     assert result.output.strip().splitlines()[-1].startswith("Report: ")
-    assert page.read_text().count("<img") == 1
+    text = page.read_text()
+    assert text.count("<svg") == 1
+    assert "day4 is farthest from day0." in text or "day3 is farthest from day0." in text
     content = json.loads(invoke("compare", folder, "--json").output)
     assert [s["pvalue"] < 1e-6 for s in content["to_first"]] == [False, False, True, True]
     assert [s["pvalue"] < 1e-6 for s in content["to_previous"]] == [False, False, True, False]

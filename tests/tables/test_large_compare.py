@@ -10,15 +10,18 @@ import torch
 import kermix as km
 from cases import normal
 from internals import (
+    COST_RIDGE,
     Blocks,
-    BlockTests,
+    CostStatistics,
+    EnergyStatistic,
+    ExchangeableUnits,
+    StatisticValues,
+    cost_tests,
     energy_distance,
-    energy_of_blocks,
-    energy_ranking,
     line_energy,
     mmd_squared,
     own_generator,
-    random_directions,
+    permutation_test,
 )
 
 details_module = importlib.import_module("internals").cost_details_module
@@ -35,37 +38,29 @@ def test_blocks_hold_every_row_once():
         assert len(blocks) <= 2000
 
 
-def sides(blocks):
-    a = torch.zeros(1, len(blocks), dtype=torch.float64)
-    a[0, : blocks.of_x] = 1 / blocks.of_x
-    b = torch.zeros_like(a)
-    b[0, blocks.of_x :] = 1 / (len(blocks) - blocks.of_x)
-    return a, b
+def units_of(pooled, n, seed=0, permutations=1, **sizes):
+    generator = own_generator(seed)
+    blocks = Blocks.of(n, len(pooled) - n, generator, **sizes)
+    return ExchangeableUnits.of_blocks(pooled, blocks, permutations, generator), generator
 
 
 @pytest.mark.parametrize("d", [1, 2, 10])
 def test_energy_distance_by_projections(d):
     x, y = normal(600, d, seed=0), 1.2 * normal(400, d, seed=1) + 0.5
-    pooled = torch.cat([x, y])
-    blocks = Blocks.of(600, 400, torch.Generator().manual_seed(0))
-    assert len(blocks.rest) == 0
-    directions = random_directions(d, torch.Generator().manual_seed(0))
-    found = energy_of_blocks(pooled, blocks, *sides(blocks), directions)
-    weights = torch.zeros(2, 1, 1000, dtype=torch.float64)
-    weights[0, 0, :600], weights[1, 0, 600:] = 1 / 600, 1 / 400
-    exact = energy_ranking(pooled, *weights).values
-    assert float(found) == pytest.approx(float(exact), rel=0.005 if d == 1 else 0.15)
+    units, generator = units_of(torch.cat([x, y]), 600)
+    assert len(units.blocks.rest) == 0
+    (found,) = EnergyStatistic(None, generator).values(units)
+    exact = float(energy_distance(x, y))
+    assert float(found.values[0]) == pytest.approx(exact, rel=0.005 if d == 1 else 0.15)
 
 
 def test_energy_distance_of_few_distinct_values_is_exact():
     values = torch.cat([torch.tensor([0.0, 1.0, 4.0]).repeat(20), torch.tensor([1.0]).repeat(40)])
-    blocks = Blocks.of(60, 40, torch.Generator().manual_seed(0))
-    a, b = sides(blocks)
-    weights = torch.zeros(2, 1, 100, dtype=torch.float64)
-    weights[0, 0, :60], weights[1, 0, 60:] = 1 / 60, 1 / 40
-    exact = energy_ranking(values.double()[:, None], *weights).values
-    assert float(line_energy(values.double(), blocks, a - b)) == pytest.approx(float(exact))
-    assert line_energy(torch.ones(100), blocks, a - b).tolist() == [0.0]
+    values = values.double()
+    units, _ = units_of(values[:, None], 60)
+    exact = float(energy_distance(values[:60, None], values[60:, None]))
+    assert float(line_energy(values, units.blocks, units.signed)[0]) == pytest.approx(exact)
+    assert line_energy(torch.ones(100), units.blocks, units.signed).tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("sizes", [(240, 200), (240, 30)])
@@ -127,30 +122,30 @@ def test_divergence_of_far_samples_does_not_underflow():
     assert 0 < found.error < 1e-4 * exact
 
 
-def block_tests(pooled, n, seed, permutations=19, rank=15, **sizes):
-    names, generator = ["0", "1"], own_generator(seed)
-    return BlockTests.of(pooled, pooled, n, (0.5,), names, permutations, generator, rank, **sizes)
+def block_tests(pooled, n, seed, permutations=19, v=0.5, directions=32, rank=15, **sizes):
+    units, generator = units_of(pooled, n, seed, permutations, **sizes)
+    costs = "svd", "matrix", "vector", "scalar", "mmd"
+    statistics = [
+        CostStatistics(costs, km.GaussianKernel(v), "local", COST_RIDGE, generator, rank),
+        EnergyStatistic(None, generator, directions),
+    ]
+    tests = cost_tests(units, statistics, (v,), (n, len(pooled) - n))
+    first = line_energy(pooled[:, 0], units.blocks, units.signed)
+    return tests | {"column": permutation_test([StatisticValues("column", first)])}
 
 
-def test_landmarks_are_chosen_whatever_the_order_of_rows(monkeypatch):
+def test_landmarks_are_chosen_whatever_the_order_of_rows():
     """Labels are exchangeable if what is chosen from the rows depends on them as a set."""
-    chosen = []
-    original = km.nystrom_features
-
-    def spy(*arguments, **options):
-        features = original(*arguments, **options)
-        chosen.append(features.landmarks)
-        return features
-
-    monkeypatch.setattr("internals.cost_details_module.nystrom_features", spy)
-    for candidates in (60, 10_000):
-        pooled = normal(400, 3, seed=0)
+    for count in (400, 9000):
+        pooled = normal(count, 3, seed=0)
         pooled[:20] = pooled[20:40]  # rows that are there twice
-        order = torch.randperm(400, generator=torch.Generator().manual_seed(0))
-        chosen.clear()
-        block_tests(pooled, 300, 0, candidates=candidates)
-        block_tests(pooled[order], 20, 1, candidates=candidates)
-        assert torch.equal(chosen[0], chosen[1])
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
+        first, second = (
+            units_of(rows, n, seed)[0].reference
+            for rows, n, seed in ((pooled, 300, 0), (pooled[order], 20, 1))
+        )
+        assert len(first) == min(count, 8000)
+        assert torch.equal(first, second)
 
 
 def test_level_of_very_unequal_samples():
@@ -158,8 +153,8 @@ def test_level_of_very_unequal_samples():
     rejected: dict[str, int] = {}
     for seed in range(40):
         rows = normal(630, 20, seed=seed)
-        found = block_tests(rows, 600, seed, rank=40, candidates=60, directions=4)
-        for cost, test in found.tests.items():
+        found = block_tests(rows, 600, seed, rank=40, directions=4)
+        for cost, test in found.items():
             rejected[cost] = rejected.get(cost, 0) + (test.pvalue <= 0.1)
     for cost, count in rejected.items():
         assert count <= 4 + 3 * (40 * 0.1 * 0.9) ** 0.5, (cost, count)
@@ -179,11 +174,8 @@ def test_level():
     rejected: dict[str, int] = {}
     for seed in range(200):
         found = block_tests(normal(330, 2, seed=seed), 130, seed, **sizes)
-        for cost, test in found.tests.items():
+        for cost, test in found.items():
             rejected[cost] = rejected.get(cost, 0) + (test.pvalue <= 0.1)
-        chances = {c.column: c.pvalue for c in found.column_differences}
-        rejected["column"] = rejected.get("column", 0) + (chances["0"] <= 0.1)
-        assert all(math.isfinite(c.distance) for c in found.column_differences)
     for cost, count in rejected.items():
         assert abs(count - 20) <= 3 * (200 * 0.1 * 0.9) ** 0.5, (cost, count)
 
@@ -222,11 +214,6 @@ def test_rows_outside_of_the_blocks_are_told():
 @pytest.mark.parametrize("v", [1e-3, 0.1])
 def test_blocks_without_overlap_are_different_and_not_equal(v):
     pooled = torch.cat([normal(1500, 2, seed=0), normal(300, 2, seed=1) + 100])
-    found = block_statistics_of(pooled, 1500, v)
-    assert torch.isfinite(found).all()
-    assert found[0] > found[1:].max()
-
-
-def block_statistics_of(pooled, n, v):
-    tests = BlockTests.of(pooled, pooled, n, (v,), ["a", "b"], 99, own_generator(0)).tests
-    return torch.cat([torch.tensor([tests["scalar"].statistic]), tests["scalar"].null])
+    found = block_tests(pooled, 1500, 0, 99, v)["scalar"]
+    assert torch.isfinite(found.null).all()
+    assert found.statistic > found.null.max()

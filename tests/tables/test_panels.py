@@ -102,6 +102,21 @@ def test_near_copies_are_told_with_their_interval(files):
     )
 
 
+def test_rows_further_from_their_country_than_new_rows_are_said_first(files, split):
+    text = told(files, "far", "--held-out", files / "held.csv")
+    far = "ompared with the training rows of the same country they are further off than held-out"
+    assert far in text
+    assert not judged(split[0], moved(split[0], 0.3, 0.3), split[1]).good
+    fresh = judged(split[0], split[2], split[1])
+    assert fresh.good
+    assert "further off" not in str(fresh)
+
+
+def test_copies_are_said_before_that_no_difference_was_found(files):
+    text = told(files, "near", "--held-out", files / "held.csv")
+    assert text.index("near copies of training") < text.index("Apart from that: no difference")
+
+
 def test_new_rows_of_the_same_entities_and_years_are_no_copies(split):
     training, held, new = split
     for rows, others in ((new, held), (held[:60], held[60:])):

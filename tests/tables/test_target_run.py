@@ -263,7 +263,7 @@ def test_a_target_alone_is_an_option_of_a_fit_of_any_table(tmp_path):
         ({"target_share": 1}, "target_share=1 needs a target"),
         ({"target": "kind", "target_share": 1, "from_disk": True}, "tables in memory .*not from"),
         ({"target": "kind", "crossed": True}, r"crossed=True is for a target alone"),
-        ({"target": "place", "target_share": 2}, "target_share=2 must be between 0 and 1"),
+        ({"target": "place", "target_share": 2}, "target_share=2 must be a number, at least 0"),
     ],
 )
 def test_options_of_targets_that_do_not_fit_are_refused(options, message, folder, tmp_path):

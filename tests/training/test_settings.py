@@ -1,6 +1,8 @@
 """Settings of all kinds: what does not fit a field is refused, what fits survives a command."""
 
+import inspect
 import json
+import math
 import shlex
 from dataclasses import fields
 from types import NoneType
@@ -83,14 +85,52 @@ def test_a_value_that_does_not_fit_its_field_is_refused(cls, name, kind):
 def test_the_message_says_what_fits():
     with pytest.raises(OptionError, match=r"^calibrate='False' must be true or false, or none"):
         TableModelSettings(calibrate="False")
-    with pytest.raises(OptionError, match=r"^steps=2.5 must be a whole number\.$"):
+    with pytest.raises(OptionError, match=r"^steps=2.5 must be a whole number, at least 0\.$"):
         TableModelSettings(steps=2.5)
-    with pytest.raises(OptionError, match=r"^dropout='a lot' must be a number\.$"):
+    with pytest.raises(
+        OptionError, match=r"^dropout='a lot' must be a number, at least 0 and below 1\.$"
+    ):
         TableModelSettings(dropout="a lot")
     with pytest.raises(OptionError, match=r"^prior='flat' is not supported; choose one of unif"):
         FitSettings(prior="flat")
     with pytest.raises(OptionError, match=r"^variance_factors='ten' must be a number"):
         FitSettings(variance_factors=(1, "ten"))
+
+
+@pytest.mark.parametrize(("cls", "name", "kind"), FIELDS, ids=IDS)
+def test_numbers_out_of_range_are_refused(cls, name, kind):
+    (setting,) = (s for s in cls.declared() if s.name == name)
+    about, step = setting.about, 1 if setting.kind is int else 1e-9
+    bounds = [(about.least, -step), (about.most, step), (about.above, 0), (about.below, 0)]
+    outside = [bound + beyond for bound, beyond in bounds if bound is not None]
+    if setting.kind is float:
+        assert about.least is not None or about.above is not None
+        outside += [math.nan, math.inf]
+    for number in outside:
+        with pytest.raises(OptionError, match=f"^{name}=.* must be a"):
+            cls(**{name: (number,) if setting.many else number})
+
+
+@pytest.mark.parametrize(("cls", "name", "kind"), FIELDS, ids=IDS)
+def test_a_setting_says_once_what_it_is_for(cls, name, kind):
+    (setting,) = (s for s in cls.declared() if s.name == name)
+    text = setting.about.text
+    assert text[-1] == "."
+    assert all(choice in text for choice in setting.choices)
+    assert bool(setting.about.unset and setting.default is None) == (
+        setting.default is None and name not in ("kernel_variance", "target")
+    )
+    assert inspect.getdoc(cls).count(f"\n    {name}: {text}") == 1
+    same = {s.about.text for c in CLASSES for s in c.declared() if s.name == name}
+    if name in ("learning_rate", "seed", "covariance_type", "prior", "variance_factors"):
+        assert same == {text}
+
+
+def test_unknown_names_suggest_the_nearest():
+    with pytest.raises(OptionError, match=r"^There is no setting 'stpes'; did you mean steps"):
+        FitSettings.from_json({"stpes": 3})
+    with pytest.raises(OptionError, match=r"^There is no setting 'quux'; there are .*width"):
+        TableModelSettings.from_json({"quux": 3})
 
 
 def test_numbers_of_numpy_and_lists_become_those_of_python():

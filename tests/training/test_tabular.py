@@ -42,7 +42,7 @@ def test_values_are_gone_through_once_where_they_are_fewer_than_the_rows(count, 
 
 
 def test_a_batch_of_one_row_is_refused():
-    with pytest.raises(OptionError, match="batch_size=1 must be at least 2: a row is compared"):
+    with pytest.raises(OptionError, match="batch_size=1 must be a whole number, at least 2"):
         TableSettings(batch_size=1)
 
 

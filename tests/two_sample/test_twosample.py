@@ -13,11 +13,11 @@ import kermix as km
 from cases import normal
 from internals import (
     NystromFeatures,
-    PooledFeatures,
+    PrincipalFeatures,
     bures_form,
     cauchy_combination,
     energy_distance,
-    pooled_features,
+    principal_features,
     pvalues,
     random_labelings,
     variance_grid,
@@ -153,25 +153,25 @@ def test_the_local_form_is_the_second_order_of_the_fidelity():
 )
 def test_features_of_many_points_are_those_of_sketches(kernel):
     points = normal(1600, 2)
-    pooled, method = pooled_features(points, kernel, None, torch.Generator().manual_seed(0))
+    pooled, method = principal_features(points, kernel, None, torch.Generator().manual_seed(0))
     assert method.endswith("Nystrom features of 500 landmarks")
     assert_close(pooled.at(points), pooled.features, rtol=0, atol=1e-8)
     if isinstance(kernel, GaussianKernel):
-        whole = NystromFeatures(pooled.anchors, GaussianKernel(0.3))(points)
+        whole = NystromFeatures(pooled.landmarks, GaussianKernel(0.3))(points)
         leading = torch.linalg.eigvalsh(whole.T @ whole / len(points))[-len(pooled.moments) :]
         assert_close(pooled.moments, leading, rtol=1e-6, atol=1e-10)
 
 
 def test_the_bures_form_is_its_sum_over_pairs_of_features():
     points = normal(40, 1)
-    pooled, _ = pooled_features(points, GaussianKernel(0.3), None, torch.Generator())
+    pooled, _ = principal_features(points, GaussianKernel(0.3), None, torch.Generator())
     phi, moments = pooled.features, pooled.moments
     pairs = phi[:, :, None] * phi[:, None, :]
     weights = 1 / (moments[:, None] + moments)
     truth = torch.einsum("kij,ij,lij->kl", pairs, weights, pairs)
-    found = bures_form(pooled, slice(None), slice(None))
+    found = bures_form(phi, phi, moments)
     assert_close(found, truth, rtol=0.02, atol=0.02 * truth.max().item())
-    assert isinstance(pooled.whitened(0.1), PooledFeatures)
+    assert isinstance(pooled.whitened(0.1), PrincipalFeatures)
 
 
 def test_nystrom_features_take_over_for_many_points():

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 import kermix as km
 from cases import normal
-from internals import TILE, distinct_rows, energy_ranking, tied, variance_grid
+from internals import EXACT_UP_TO, TILE, distinct_rows, tied, variance_grid
 from internals import cost_test_COSTS as COSTS
-from internals import statistics_EXACT_UP_TO as EXACT_UP_TO
 from kermix.errors import WeightError
 
 FORMS = [(cost, "local") for cost in COSTS] + [(c, "exact") for c in ("svd", "matrix", "vector")]
@@ -186,11 +185,11 @@ def test_energy_with_far_points_in_the_plane(d):
 @pytest.mark.parametrize("n", [TILE - 1, TILE, TILE + 1])
 def test_energy_statistics_are_their_definition_in_every_tile(n):
     points = normal(n, 2)
-    a, b = torch.zeros(2, 1, n, dtype=torch.float64)
-    a[:, : n // 3], b[:, n // 3 :] = 1 / (n // 3), 1 / (n - n // 3)
-    z = (a - b)[0]
+    z = torch.full((n,), -1 / (n - n // 3), dtype=torch.float64)
+    z[: n // 3] = 1 / (n // 3)
     truth = -(z @ torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist") @ z)
-    assert energy_ranking(points, a, b).values.item() == pytest.approx(truth.item(), rel=1e-10)
+    found = km.two_sample_test(points[: n // 3], points[n // 3 :], "energy", permutations=1)
+    assert found.statistic == pytest.approx(truth.item(), rel=1e-10)
 
 
 @pytest.mark.parametrize("cost", ["mmd", "scalar", "energy"])

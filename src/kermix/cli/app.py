@@ -92,19 +92,20 @@ COMMANDS: dict[str, Callable[..., None]] = {
 # What a command needs besides PyTorch and NumPy, so that nothing is missing after the work.
 READS, DRAWS, TRAINS = (
     ("pyarrow", "pandas"),
-    ("matplotlib",),
+    ("matplotlib", "jinja2"),
     ("lightning", "sklearn", "safetensors"),
 )
 NEEDS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("fit", "resume", "classify", "reproduce"), (*READS, *DRAWS, *TRAINS)),
     **dict.fromkeys(("sample", "score", "impute", "predict"), (*READS, *TRAINS)),
     "explore": (*READS, *DRAWS, *TRAINS, "starlette", "uvicorn"),
-    **dict.fromkeys(("schema", "compare", "drift"), READS),
+    "schema": READS,
+    **dict.fromkeys(("compare", "drift"), (*READS, "jinja2")),
     "sketch": (*READS, "safetensors"),
-    "spectrum": (*READS, *DRAWS),
-    "evaluate": (*READS, "sklearn", "safetensors"),
+    "spectrum": (*READS, "jinja2"),
+    "evaluate": (*READS, "jinja2", "sklearn", "safetensors"),
 }
-CALLED = {"sklearn": "scikit-learn"}
+CALLED = {"sklearn": "scikit-learn", "jinja2": "Jinja2"}
 
 
 def _check_extras(command: str) -> None:

@@ -28,6 +28,7 @@ MOST_COLUMNS, MOST_DETAILS = 10, 20  # that are printed; the report has all
 
 @reads_tables
 def command(
+    context: typer.Context,
     first: Annotated[
         str,
         typer.Argument(
@@ -109,7 +110,7 @@ def command(
                 f"{', '.join(reading.said())}: these options are for tables; {first} is a folder "
                 "of sketches, or a second file is missing."
             )
-        _series(Path(first), report_path, as_json)
+        _series(context, Path(first), report_path, as_json)
         return
     check_there(first, second)
     from kermix.tables.compare.compare import compare
@@ -131,7 +132,9 @@ def command(
     if fail_if_different and not result.has_verdict:
         raise OptionError("--fail-if-different needs a verdict: remove --permutations 0.")
     whole = details or not result.has_verdict or result.compared is None
-    with saved_page(lambda: comparison_report(result, costs=whole), report_path, quiet=as_json):
+    with saved_page(
+        context, lambda: comparison_report(result, costs=whole), report_path, quiet=as_json
+    ):
         if as_json:
             print_json(result.to_dict(details=whole))
         else:
@@ -171,7 +174,7 @@ def _print(result: "Comparison", whole: bool) -> None:
         print_table("\nEnergy distances of columns", heads, shown)
 
 
-def _series(folder: Path, report_path: Path | None, as_json: bool) -> None:
+def _series(context: typer.Context, folder: Path, report_path: Path | None, as_json: bool) -> None:
     if not folder.is_dir():
         raise OptionError(f"{folder} is a single file: name two files, or a folder of sketches.")
     paths = sorted(folder.glob("*.sketch"))
@@ -187,7 +190,7 @@ def _series(folder: Path, report_path: Path | None, as_json: bool) -> None:
 
     found = drift([Sketch.load(path) for path in paths], [path.stem for path in paths])
     title = f"Drift in {folder}"
-    with saved_page(lambda: drift_report(title, found), report_path, quiet=as_json):
+    with saved_page(context, lambda: drift_report(title, found), report_path, quiet=as_json):
         if as_json:
             print_json(found.to_dict())
         else:

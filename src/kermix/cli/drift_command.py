@@ -21,6 +21,7 @@ __all__ = ["command"]
 
 @reads_tables
 def command(
+    context: typer.Context,
     source: Annotated[
         str,
         typer.Argument(
@@ -88,7 +89,7 @@ def command(
         seed=seed,
     )
     title = f"Drift in {Path(source).name}" + ("" if by is None else f" by {by}")
-    with saved_page(lambda: period_report(found, title), report_path, quiet=as_json):
+    with saved_page(context, lambda: period_report(found, title), report_path, quiet=as_json):
         if as_json:
             print_json(found.to_dict())
         else:

@@ -31,6 +31,7 @@ EMBEDDINGS = ".npy, .npz, .safetensors"
 
 @reads_tables
 def command(
+    context: typer.Context,
     real: Annotated[
         str,
         typer.Argument(
@@ -131,7 +132,7 @@ def command(
             progress=lambda name, share: bar.update(task, description=name, completed=share),
             **options,
         )
-    with saved_page(lambda: evaluation_report(found), report_path, quiet=as_json):
+    with saved_page(context, lambda: evaluation_report(found), report_path, quiet=as_json):
         if as_json:
             print_json(found.to_dict())
         else:

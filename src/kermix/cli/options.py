@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from kermix.cli.output import end_stopped_run, show_run, split_names
+from kermix.cli.output import WORDS, end_stopped_run, show_run, split_names
 from kermix.data.readers.common import (
     KINDS,
     PACKED,
@@ -148,7 +148,6 @@ def reads_tables(command: Callable[..., None]) -> Callable[..., None]:
     return with_options
 
 
-WORDS = "kermix.words"  # where the context of a command has the words that were typed
 PYTHONS = {"True": True, "False": False, "None": None}  # JSON has other words for them
 
 

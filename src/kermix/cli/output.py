@@ -20,12 +20,13 @@ from kermix.errors import OptionError, RunError
 from kermix.files import finite_json
 
 if TYPE_CHECKING:
-    from kermix.pages.report import Report
+    from kermix.pages.page import Page, Repeat
     from kermix.runs.run import Shown
 
 __all__ = [
     "DIFFERENT",
     "INTERRUPTED",
+    "WORDS",
     "check_output",
     "end_stopped_run",
     "parse_variances",
@@ -40,6 +41,7 @@ __all__ = [
     "split_names",
 ]
 
+WORDS = "kermix.words"  # where the context of a command has the words that were typed
 DIFFERENT = 3  # the status of --fail-if-different
 INTERRUPTED = 130  # the status of a program that was stopped by Ctrl-C
 MOST_LINES, FEW_LINES = 40, 10  # printed whole up to the first, else the second
@@ -151,16 +153,32 @@ def check_output(path: Path, *kinds: str) -> None:
 
 
 @contextmanager
-def saved_page(make: "Callable[[], Report]", path: Path | None, quiet: bool) -> Iterator[None]:
+def saved_page(
+    context: typer.Context, make: "Callable[[], Page]", path: Path | None, quiet: bool
+) -> Iterator[None]:
     """Write a page before the answer is printed, and say where it is as the last line.
 
     Whoever reads the first lines alone, `| head`, closes the output, and has the page already.
     """
     if path is not None:
-        make().save(path)
+        make().repeated_by(_repeat(context)).save(path)
     yield
     if path is not None and not quiet:
         Console().print(f"Report: {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _repeat(context: typer.Context) -> "Repeat":
+    """How a command is repeated."""
+    from kermix.pages.page import Repeat
+    from kermix.runs.provenance import environment
+
+    made = environment()
+    versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items())
+    seed = [("seed", context.params["seed"])] if "seed" in context.params else []
+    facts = [*seed, ("directory", str(Path.cwd())), ("commit", made["commit"]),
+             ("machine", made["machine"]["gpu"] or made["machine"]["cpu"]),
+             ("versions", versions)]  # fmt: skip
+    return Repeat(shlex.join(["kermix", *context.meta[WORDS]]), facts)
 
 
 def parse_variances(text: str) -> list[float] | str:

@@ -15,6 +15,7 @@ __all__ = ["command"]
 
 @reads_tables
 def command(
+    context: typer.Context,
     data: Annotated[str, typer.Argument(help=f"A table: {TABLES}.")],
     other: Annotated[
         str | None, typer.Argument(help="A second file; without it, eigenfunctions are computed.")
@@ -61,7 +62,7 @@ def command(
     if mixed:
         told.append("Functions of rows with categories or missing values are not plotted.")
     page = spectrum_report(result, names, sets, read.tables[0].columns, told, images, mixed)
-    with saved_page(lambda: page, page_path, quiet=as_json):
+    with saved_page(context, lambda: page, page_path, quiet=as_json):
         if as_json:
             print_json({"names": names, "variance": v, "singular_values": found,
                         "method": result.method, "notes": notes})  # fmt: skip

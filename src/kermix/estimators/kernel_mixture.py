@@ -8,8 +8,8 @@ import torch
 
 from kermix.errors import MissingExtraError, PoorFitWarning
 from kermix.mixtures.mixture import GaussianMixture, marginal_log_prob
+from kermix.training.fit_settings import CostName, FitSettings, ModelName
 from kermix.training.loop import gradients_on
-from kermix.training.settings import CostName, FitSettings, ModelName
 
 __all__ = ["KernelMixture", "seed_from"]
 

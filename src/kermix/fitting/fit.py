@@ -7,7 +7,7 @@ and which kind of run a folder holds.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from kermix.checks import check_option
 from kermix.data.dataset import Dataset
@@ -28,8 +28,8 @@ from kermix.errors import OptionError
 from kermix.files import whole_file, write_array
 from kermix.fitting.samples_run import FitRun
 from kermix.images.classifier_run import ClassifyRun
-from kermix.images.generator_run import ASKED, MODEL_OPTIONS, ImageRun, suits_images
-from kermix.images.generator_settings import ImageSettings
+from kermix.images.generator_run import ASKED, ImageRun, suits_images
+from kermix.images.generator_settings import ImageModelName, ImageSettings
 from kermix.runs.folder import FIT, check_new_folder, kind_of_run, next_free_folder
 from kermix.runs.run import KEPT, Run, Start, equivalent_command
 from kermix.runs.train import complete
@@ -46,8 +46,8 @@ from kermix.tables.runs.table_fit import (
 )
 from kermix.tables.runs.table_run import TableRun
 from kermix.tables.runs.training_data import LargeTable, is_large, look_at_large
+from kermix.training.fit_settings import FitSettings
 from kermix.training.loop import gradients_on
-from kermix.training.settings import FitSettings
 
 __all__ = [
     "OF_TABLES",
@@ -125,12 +125,10 @@ def image_settings(dataset: Dataset, settings: Mapping[str, Any], quick: bool) -
         raise OptionError(
             f"{unused[0]} does not apply to a fit of images; these take {', '.join(ASKED)}."
         )
-    if "model" in chosen:
-        chosen["model"] = {v: k for k, v in MODEL_OPTIONS.items()}[chosen["model"]]
     assert dataset.image is not None
     base = ImageSettings.for_images(dataset.name, dataset.image)
-    if chosen.get("model") == "mixture":
-        base = replace(base, spaces=("codes",), model="mixture", refine_steps=25)
+    if chosen.get("model") == "code-mixture":
+        base = replace(base, spaces=("codes",), model="code-mixture", refine_steps=25)
     return replace(base.quick() if quick else base, **chosen)
 
 
@@ -248,7 +246,7 @@ def _found_table(data: Source, asked: Asked) -> TypedTable | None:
 
 def _kind_of(dataset: Dataset, asked: Asked) -> str:
     """Images, unless a model of rows is asked for."""
-    of_rows = asked.model is not None and asked.model not in MODEL_OPTIONS.values()
+    of_rows = asked.model is not None and asked.model not in get_args(ImageModelName)
     of_rows = of_rows or asked.settings.get("cost") == "likelihood"
     return "rows" if of_rows or not suits_images(dataset) else "images"
 
@@ -343,7 +341,7 @@ def fit(
             `exclude`, `kinds`, `delimiter`, `decimal`, `encoding`, `header`, `target` and
             `from_disk` (train from rows encoded in the run folder; by default if they do not fit
             in half of the free memory); `device`, `precision`, `devices`, `nodes` and `strategy`;
-            and every setting of `kermix.training.settings.FitSettings` (of
+            and every setting of `kermix.training.fit_settings.FitSettings` (of
             `kermix.images.generator_settings.ImageSettings` for images, of
             `kermix.tables.model.table_settings.TableModelSettings` for the table model).
 

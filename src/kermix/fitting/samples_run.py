@@ -32,10 +32,10 @@ from kermix.runs.run import Run as AnyRun
 from kermix.runs.train import stage_of
 from kermix.training.build import Split, build_model, build_trainer, split_rows
 from kermix.training.checkpoints import check_declared, load_checkpoint, rebuilding
+from kermix.training.fit_settings import FitSettings
 from kermix.training.loop import Row, Trainer, load_model
 from kermix.training.mixture_search import clearly_better, gaussian_log_densities
 from kermix.training.samples_task import RowTask, check_shares
-from kermix.training.settings import FitSettings
 
 __all__ = ["FitRun", "fit_notes", "of_rows", "write_fit_report"]
 

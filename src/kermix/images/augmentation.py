@@ -6,23 +6,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kermix.errors import OptionError
+from kermix.images.classifier_settings import AugmentationSettings
 
 __all__ = ["Augmentation"]
 
 
 @dataclass(frozen=True)
-class Augmentation:
-    """What may happen to a training image. All zeros: nothing.
-
-    Args:
-        flip: Whether images are mirrored left to right, every second one.
-        shift: Largest shift in pixels, in both directions; what comes in is a reflection.
-        cutout: Side of a square that is replaced by the mean colour of its image; 0 for none.
-        rotation: Largest rotation in degrees, of every second image: the others stay sharp.
-        zoom: Largest relative change of size of these images, such as 0.1.
-        colour: Largest relative change of brightness, and of contrast, such as 0.2.
-        mix: Share of the images in which `mixed` puts a rectangle of another image.
+class Augmentation(AugmentationSettings):
+    """What may happen to a training image, done to batches of them.
 
     Example:
         >>> images = torch.arange(4, dtype=torch.uint8).view(1, 1, 1, 4)
@@ -31,24 +22,10 @@ class Augmentation:
         [1, 2, 3, 2]
     """
 
-    flip: bool = False
-    shift: int = 0
-    cutout: int = 0
-    rotation: float = 0.0
-    zoom: float = 0.0
-    colour: float = 0.0
-    mix: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("shift", "cutout", "rotation", "zoom", "colour", "mix"):
-            value = getattr(self, name)
-            if not 0 <= value < math.inf:
-                raise OptionError(f"{name}={value} must not be negative.")
-        for name, value in (("zoom", self.zoom), ("colour", self.colour)):
-            if value >= 1:
-                raise OptionError(f"{name}={value} is relative and must be below 1.")
-        if self.mix > 1:
-            raise OptionError(f"mix={self.mix} is a share and must not be above 1.")
+    @classmethod
+    def of(cls, settings: AugmentationSettings) -> "Augmentation":
+        """What is said in settings of more than this."""
+        return cls(**{name: getattr(settings, name) for name in AugmentationSettings.names()})
 
     def __str__(self) -> str:
         parts = ["flip"] if self.flip else []

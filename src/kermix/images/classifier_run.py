@@ -22,11 +22,12 @@ from kermix.data.images.labelled import (
 )
 from kermix.data.readers.common import counted
 from kermix.errors import OptionError
-from kermix.images.classifier_settings import ClassifierSettings, build_classifier, suited_settings
+from kermix.images.classifier_settings import ClassifierSettings, suited_settings
 from kermix.images.classifier_training import (
     ClassifierEvaluation,
     ClassifierTask,
     TrainedClassifier,
+    build_classifier,
     load_classifier,
 )
 from kermix.images.image_pages import write_report

@@ -3,198 +3,235 @@
 A `preset` holds what was found for a known set, MNIST and CIFAR-10 among them.
 """
 
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-import torch
-
-from kermix.checks import check_count, check_settings
 from kermix.errors import OptionError
-from kermix.images.augmentation import Augmentation
-from kermix.networks.image_networks import ImageClassifier, ImageShape, PlainCNN
-from kermix.networks.product_functions import Path
-from kermix.networks.product_images import GaussianProductClassifier
+from kermix.settings import (
+    BATCH_SIZE,
+    LEARNING_RATE,
+    SEED,
+    WEIGHT_DECAY,
+    ProductPath,
+    Setting,
+    Settings,
+)
 
 __all__ = [
     "NO_AUGMENTATION",
+    "AugmentationSettings",
     "ClassifierModel",
     "ClassifierSettings",
+    "NormReading",
     "as_written",
-    "build_classifier",
     "preset",
     "suited_settings",
 ]
 
+NormReading: TypeAlias = Literal["element", "vector"]
 ClassifierModel: TypeAlias = Literal["gaussian-product", "cnn"]
 # Compared in results/table1-ablations.json.
 PEAK_RATES = {"gaussian-product": 0.02, "cnn": 0.005}
 
 
+SHIFT = Setting(
+    "Largest shift in pixels, in both directions; what comes in is a reflection.",
+    least=0,
+    rare=True,
+)
+
+
 @dataclass(frozen=True)
-class ClassifierSettings:
-    """Settings of a classifier of images.
+class AugmentationSettings(Settings):
+    """What may happen to a training image. All zeros: nothing."""
 
-    Attributes:
-        model: `"gaussian-product"`, or `"cnn"`, the plain baseline.
-        patch: Side of the patches, odd; the CNN has none.
-        stride: Pixels from one patch to the next.
-        width: Features of the Gaussian layers.
-        depth: Number of Gaussian layers before the output.
-        output_width: Number of Gaussians of the output.
-        anchors_at: Layers with anchors for each position.
-        anchor_grid: Rows and columns of the grid of the output's anchors; None: every position.
-        alpha: What scales the output's exponent: `"one"`, `"each"` or `"norm"`.
-        whitening: Regularization of the whitening of patches; None for none.
-        data_anchors: Whether the first layer starts from patches of the data.
-        image_anchors: Whether the output starts from the features of training images.
-        residual: Whether layers add to their input.
-        raw_pixels: Whether patches are read as they are, from 0 to 1.
-        reading: Of the norms of (26) and (27): `"element"` or `"vector"`.
-        score_bias: Whether a constant is added to the scores.
-        path: How the Gaussian layers are computed: `"auto"`, `"plain"`, `"lean"` or `"fused"`.
-        epochs: Times that every image is seen.
-        batch_size: Images in each step.
-        positions: Share of the positions, drawn anew, that a training step looks at.
-        learning_rate: Peak learning rate; None takes one that fits the model.
-        score_rate: Learning rate of the output's A_F relative to that of the rest. A step of
-            Adam changes each weight alike, and a score is the sum of as many as there are
-            Gaussians.
-        warmup: Share of the training in which the rate rises.
-        optimizer: `"adamw"`, `"muon"` for the matrices between layers with AdamW for the rest, or
-            `"muon-anchors"`: the output's anchors are a matrix too.
-        weight_decay: Of the matrices and of the anchors of positions.
-        smoothing: Of the labels.
-        average: Epochs over which the weights are averaged (a running mean); 0 for none.
-        flip: Whether images are mirrored in training.
-        shift: Largest shift in pixels.
-        cutout: Side of the square that is cut out.
-        rotation: Largest rotation in degrees.
-        zoom: Largest relative change of size.
-        colour: Largest relative change of brightness and of contrast.
-        mix: Share of the images that get a rectangle of another image, and of its label.
-        flip_at_test: Whether scores are averaged over the image and its mirror image.
-        evaluate_every: Epochs between two looks at the held-out images; 0: only at the end.
-        seed: All randomness comes from it.
-    """
+    flip: Annotated[
+        bool, Setting("Whether every second image is mirrored left to right.", rare=True)
+    ] = False
+    shift: Annotated[int, SHIFT] = 0
+    cutout: Annotated[
+        int,
+        Setting(
+            "Side of a square that is replaced by the mean colour of its image; 0 for none.",
+            least=0,
+            rare=True,
+        ),
+    ] = 0
+    rotation: Annotated[
+        float,
+        Setting(
+            "Largest rotation in degrees, of every second image: the others stay sharp.",
+            least=0,
+            rare=True,
+        ),
+    ] = 0.0
+    zoom: Annotated[
+        float,
+        Setting(
+            "Largest relative change of size of these images, such as 0.1.",
+            least=0,
+            below=1,
+            rare=True,
+        ),
+    ] = 0.0
+    colour: Annotated[
+        float,
+        Setting(
+            "Largest relative change of brightness, and of contrast, such as 0.2.",
+            least=0,
+            below=1,
+            rare=True,
+        ),
+    ] = 0.0
+    mix: Annotated[
+        float,
+        Setting(
+            "Share of the images that get a rectangle of another image, and of its label.",
+            least=0,
+            most=1,
+            rare=True,
+        ),
+    ] = 0.0
 
-    model: ClassifierModel = "gaussian-product"
-    patch: int = 3
-    stride: int = 1
-    width: int = 256
-    depth: int = 4
-    output_width: int = 512
-    anchors_at: tuple[int, ...] = ()
-    anchor_grid: int | None = None
-    alpha: str = "norm"
-    whitening: float | None = 1e-3
-    data_anchors: bool = True
-    image_anchors: bool = False
-    residual: bool = False
-    raw_pixels: bool = False
-    reading: str = "element"
-    score_bias: bool = True
-    path: Path = "auto"
-    epochs: int = 20
-    batch_size: int = 512
-    positions: float = 1.0
-    learning_rate: float | None = None
-    score_rate: float = 1.0
-    warmup: float = 0.2
-    optimizer: Literal["adamw", "muon", "muon-anchors"] = "adamw"
-    weight_decay: float = 0.5
-    smoothing: float = 0.1
-    average: float = 1.0
-    flip: bool = False
-    shift: int = 2
-    cutout: int = 0
-    rotation: float = 0.0
-    zoom: float = 0.0
-    colour: float = 0.0
-    mix: float = 0.0
-    flip_at_test: bool = False
-    evaluate_every: int = 1
-    seed: int = 0
+
+@dataclass(frozen=True)
+class ClassifierSettings(AugmentationSettings):
+    """Settings of a classifier of images."""
+
+    what: ClassVar[str] = "Images"
+
+    model: Annotated[
+        ClassifierModel, Setting("gaussian-product, or cnn: a plain network for comparison.")
+    ] = "gaussian-product"
+    patch: Annotated[
+        int,
+        Setting("Side length of the patches in pixels, odd; 1 means single pixels.", least=1),
+    ] = 3
+    stride: Annotated[
+        int, Setting("Number of pixels from one patch to the next.", least=1, rare=True)
+    ] = 1
+    width: Annotated[int, Setting("Number of features per position.", least=1)] = 256
+    depth: Annotated[int, Setting("Number of Gaussian layers before the output.", least=1)] = 4
+    output_width: Annotated[
+        int, Setting("Number of Gaussians of the output.", least=1, rare=True)
+    ] = 512
+    anchors_at: Annotated[
+        tuple[int, ...], Setting("Layers with anchors for each position.", least=0, rare=True)
+    ] = ()
+    anchor_grid: Annotated[
+        int | None,
+        Setting(
+            "Number of rows and columns of the grid of the output's anchors.",
+            least=1,
+            unset="every position",
+            rare=True,
+        ),
+    ] = None
+    alpha: Annotated[
+        Literal["one", "each", "norm"],
+        Setting("What scales the output's exponent: one, each or norm.", rare=True),
+    ] = "norm"
+    whitening: Annotated[
+        float | None,
+        Setting(
+            "Regularization of the whitening of patches; none for no whitening.",
+            least=0,
+            rare=True,
+        ),
+    ] = 1e-3
+    data_anchors: Annotated[
+        bool, Setting("Whether the first layer starts from patches of the data.", rare=True)
+    ] = True
+    image_anchors: Annotated[
+        bool,
+        Setting("Whether the output starts from the features of training images.", rare=True),
+    ] = False
+    residual: Annotated[bool, Setting("Whether layers add to their input.", rare=True)] = False
+    raw_pixels: Annotated[
+        bool, Setting("Whether patches are read as they are, from 0 to 1.", rare=True)
+    ] = False
+    reading: Annotated[
+        NormReading,
+        Setting("How the norms of (26) and (27) are read: element or vector.", rare=True),
+    ] = "element"
+    score_bias: Annotated[
+        bool, Setting("Whether a constant is added to the scores.", rare=True)
+    ] = True
+    path: Annotated[
+        ProductPath,
+        Setting("How the Gaussian layers are computed: auto, plain, lean or fused.", rare=True),
+    ] = "auto"
+    epochs: Annotated[int, Setting("Number of times that every image is seen.", least=1)] = 20
+    batch_size: Annotated[int, replace(BATCH_SIZE, least=2)] = 512
+    positions: Annotated[
+        float,
+        Setting(
+            "Share of the positions, drawn anew, that a training step looks at.",
+            above=0,
+            most=1,
+            rare=True,
+        ),
+    ] = 1.0
+    learning_rate: Annotated[float | None, LEARNING_RATE] = None
+    score_rate: Annotated[
+        float,
+        Setting(
+            "Learning rate of the output's A_F relative to that of the rest: a step of Adam "
+            "changes each weight alike, and a score is the sum of as many as there are Gaussians.",
+            above=0,
+            rare=True,
+        ),
+    ] = 1.0
+    warmup: Annotated[
+        float,
+        Setting("Share of the training in which the rate rises.", above=0, below=1, rare=True),
+    ] = 0.2
+    optimizer: Annotated[
+        Literal["adamw", "muon", "muon-anchors"],
+        Setting(
+            "adamw; muon for the matrices between layers, with AdamW for the rest; or "
+            "muon-anchors: the output's anchors are a matrix too.",
+            rare=True,
+        ),
+    ] = "adamw"
+    weight_decay: Annotated[float, replace(WEIGHT_DECAY, rare=True)] = 0.5
+    smoothing: Annotated[
+        float, Setting("Smoothing of the labels.", least=0, below=1, rare=True)
+    ] = 0.1
+    average: Annotated[
+        float,
+        Setting(
+            "Number of epochs over which the weights are averaged (a running mean); 0 for none.",
+            least=0,
+            rare=True,
+        ),
+    ] = 1.0
+    shift: Annotated[int, SHIFT] = 2
+    flip_at_test: Annotated[
+        bool,
+        Setting("Whether scores are averaged over the image and its mirror image.", rare=True),
+    ] = False
+    evaluate_every: Annotated[
+        int,
+        Setting(
+            "Number of epochs between two looks at the held-out images; 0: only at the end.",
+            least=0,
+            rare=True,
+        ),
+    ] = 1
+    seed: Annotated[int, SEED] = 0
 
     def __post_init__(self) -> None:
-        check_settings(self)
-        for name, least in (("epochs", 1), ("batch_size", 2), ("evaluate_every", 0)):
-            check_count(name, getattr(self, name), least)
-        if self.seed >> 32:
-            raise OptionError(f"seed={self.seed!r} must be a whole number from 0 to 2^32 - 1.")
-        if self.learning_rate is not None and not 0 < self.learning_rate < float("inf"):
-            raise OptionError(f"learning_rate={self.learning_rate} must be a positive number.")
-        if not 0 < self.score_rate < float("inf"):
-            raise OptionError(f"score_rate={self.score_rate} must be a positive number.")
-        for name, most in (("weight_decay", float("inf")), ("smoothing", 1), ("average", 1e9)):
-            if not 0 <= getattr(self, name) < most:
-                raise OptionError(f"{name}={getattr(self, name)} must be in [0, {most:g}).")
-        if not 0 < self.positions <= 1:
-            raise OptionError(f"positions={self.positions} must be above 0 and at most 1.")
+        super().__post_init__()
         if self.model == "cnn" and self.positions < 1:
             raise OptionError("positions is for the Gaussian-product network; the CNN takes all.")
         if self.model == "cnn" and self.score_rate != 1:
             raise OptionError("score_rate is for the Gaussian-product network, not for the CNN.")
-        if not 0 < self.warmup < 1:
-            raise OptionError(f"warmup={self.warmup} must be between 0 and 1.")
-        _ = self.augmentation  # refuses what it cannot do
-
-    @property
-    def augmentation(self) -> Augmentation:
-        """What happens to training images."""
-        names = (field.name for field in fields(Augmentation))
-        return Augmentation(**{name: getattr(self, name) for name in names})
 
     @property
     def peak_rate(self) -> float:
         """The learning rate that is used."""
         return PEAK_RATES[self.model] if self.learning_rate is None else self.learning_rate
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain numbers and text."""
-        return {**asdict(self), "anchors_at": list(self.anchors_at)}
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> "ClassifierSettings":
-        """The inverse of `as_json`; unknown names are an error."""
-        unknown = sorted(set(content) - {field.name for field in fields(cls)})
-        if unknown:
-            raise OptionError(f"Unknown settings: {', '.join(unknown)}.")
-        return cls(**{**content, "anchors_at": tuple(content.get("anchors_at", ()))})
-
-
-def build_classifier(
-    settings: ClassifierSettings, shape: ImageShape, classes: int
-) -> ImageClassifier:
-    """The untrained network of some settings, on the CPU.
-
-    Example:
-        >>> build_classifier(ClassifierSettings(model="cnn"), (1, 8, 8), 10).parameter_count
-        1147722
-    """
-    generator = torch.Generator().manual_seed(settings.seed)
-    if settings.model == "cnn":
-        return PlainCNN(shape, classes, generator=generator)
-    return GaussianProductClassifier(
-        shape,
-        classes,
-        settings.patch,
-        stride=settings.stride,
-        width=settings.width,
-        depth=settings.depth,
-        output_width=settings.output_width,
-        anchors_at=settings.anchors_at,
-        anchor_grid=settings.anchor_grid,
-        alpha=settings.alpha,
-        whitening=settings.whitening,
-        data_anchors=settings.data_anchors,
-        image_anchors=settings.image_anchors,
-        residual=settings.residual,
-        raw_pixels=settings.raw_pixels,
-        reading=settings.reading,
-        score_bias=settings.score_bias,
-        path=settings.path,
-        generator=generator,
-    )
 
 
 # What serves each set as far as it was compared (results/table1-ablations.json); a record holds
@@ -274,7 +311,7 @@ PLAIN_POSITIONS = 2**16  # in a step: for so few, torch's own operations are fas
 LARGE_SIDE = 48  # from twice this, patches are further apart than a pixel
 NUMBERS_IN_A_STEP = 2**28
 SLOWER_SCORES = 0.1  # of the rate of the rest: A_F sums over all Gaussians
-NO_AUGMENTATION = {field.name: field.default for field in fields(Augmentation)}
+NO_AUGMENTATION = AugmentationSettings().as_json()
 
 
 def preset(
@@ -303,7 +340,7 @@ def preset(
 
 
 def as_written(
-    dataset: str, patch: int, reading: str = "element", depth: int = 3
+    dataset: str, patch: int, reading: NormReading = "element", depth: int = 3
 ) -> ClassifierSettings:
     """The classifier of Eqs. 25 to 27 as they are written, without augmentation.
 

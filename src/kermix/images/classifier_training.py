@@ -34,8 +34,9 @@ from kermix.checks import rows_at_once
 from kermix.data.images.labelled import LabelledImages, check_same_shape
 from kermix.distributed.ranks import Ranks
 from kermix.errors import RunError
-from kermix.images.classifier_settings import ClassifierSettings, build_classifier
-from kermix.networks.image_networks import ImageClassifier
+from kermix.images.augmentation import Augmentation
+from kermix.images.classifier_settings import ClassifierSettings
+from kermix.networks.image_networks import ImageClassifier, ImageShape, PlainCNN
 from kermix.networks.product_images import GaussianProductClassifier
 from kermix.training.checkpoints import (
     RunningAverage,
@@ -210,6 +211,7 @@ class ClassifierTask(Task):
         if held_out is not None:
             check_same_shape(train, held_out)
         self.train, self.held_out, self.settings = train, held_out, settings
+        self._augmentation = Augmentation.of(settings)
         # Two images in a step, at least: one has no variance to normalise by.
         self._steps = max(1, min(round(len(train) / settings.batch_size), len(train) // 2))
         self._size = len(train) // self._steps
@@ -290,7 +292,7 @@ class ClassifierTask(Task):
     def _batches_for_statistics(self, generator: torch.Generator) -> list[Tensor]:
         order = torch.randperm(len(self._images), generator=generator, device=self._images.device)
         parts = order.split(self._size)[: min(self._steps, BATCHES_FOR_STATISTICS)]
-        return [self.settings.augmentation(self._images[p], generator) for p in parts]
+        return [self._augmentation(self._images[p], generator) for p in parts]
 
     def learning_rate(self, step: int) -> float:
         """One rise and fall."""
@@ -310,7 +312,7 @@ class ClassifierTask(Task):
             again = torch.Generator(self.used_device).manual_seed(self._seed(epoch))
             self._order = self._drawn_order(again)
         rows = self._order[place * self._size : (place + 1) * self._size]
-        return self.settings.augmentation(self._images[rows], self.generator), self._labels[rows]
+        return self._augmentation(self._images[rows], self.generator), self._labels[rows]
 
     def _seed(self, epoch: int) -> int:
         return 1_000_003 * self.settings.seed + epoch
@@ -339,7 +341,7 @@ class ClassifierTask(Task):
         """Cross entropy, and the scores that it is of."""
         settings, own = self.settings, None
         if settings.mix:
-            images, own = settings.augmentation.mixed(images, self.generator)
+            images, own = self._augmentation.mixed(images, self.generator)
         if settings.positions < 1:
             assert isinstance(self.model, GaussianProductClassifier)
             count = self.model.positions
@@ -391,6 +393,41 @@ class ClassifierTask(Task):
         """Take the sums of a checkpoint."""
         self._totals.copy_(tensors["totals"])
         self._order = self._final = None
+
+
+def build_classifier(
+    settings: ClassifierSettings, shape: ImageShape, classes: int
+) -> ImageClassifier:
+    """The untrained network of some settings, on the CPU.
+
+    Example:
+        >>> build_classifier(ClassifierSettings(model="cnn"), (1, 8, 8), 10).parameter_count
+        1147722
+    """
+    generator = torch.Generator().manual_seed(settings.seed)
+    if settings.model == "cnn":
+        return PlainCNN(shape, classes, generator=generator)
+    return GaussianProductClassifier(
+        shape,
+        classes,
+        settings.patch,
+        stride=settings.stride,
+        width=settings.width,
+        depth=settings.depth,
+        output_width=settings.output_width,
+        anchors_at=settings.anchors_at,
+        anchor_grid=settings.anchor_grid,
+        alpha=settings.alpha,
+        whitening=settings.whitening,
+        data_anchors=settings.data_anchors,
+        image_anchors=settings.image_anchors,
+        residual=settings.residual,
+        raw_pixels=settings.raw_pixels,
+        reading=settings.reading,
+        score_bias=settings.score_bias,
+        path=settings.path,
+        generator=generator,
+    )
 
 
 def load_classifier(folder: Path, device: str = "cpu") -> TrainedClassifier:

@@ -31,7 +31,7 @@ from kermix.training.build import held_out_rows
 from kermix.training.checkpoints import check_declared, load_checkpoint, rebuilding
 from kermix.training.loop import Row, Trainer, load_model
 
-__all__ = ["ASKED", "MODEL_OPTIONS", "ImageRun", "suits_images"]
+__all__ = ["ASKED", "ImageRun", "suits_images"]
 
 Labelled: TypeAlias = tuple[np.ndarray, np.ndarray | None]  # images and their classes
 MOMENTS = 8  # of training at which samples are shown
@@ -39,13 +39,12 @@ SHOWN = 80
 SAMPLES = 2000
 SMALLEST_SIDE = 16
 SMALLEST_CLASS = 2
-# Settings that `kermix fit` has options for, and what it calls the models.
+# Settings that `kermix fit` has options for.
 ASKED = (
     "cost", "form", "model", "prior", "spaces", "code", "encoder_steps", "steps", "refine_steps",
     "batch_size", "components", "covariance_type", "chunk", "variance", "kernel_variance",
     "variance_factors", "debias", "learning_rate", "seed",
 )  # fmt: skip
-MODEL_OPTIONS = {"codes": "codes", "mixture": "code-mixture", "conv": "conv"}
 
 
 def suits_images(dataset: Dataset) -> bool:

@@ -1,100 +1,157 @@
 """What a user can choose about a fit to images."""
 
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from kermix.checks import check_count, check_settings
-from kermix.costs.formulas import MatrixForm
 from kermix.errors import OptionError
-from kermix.images.spaces import CODED, SpaceName
-from kermix.networks.generators import PriorName
-from kermix.networks.mixture_networks import CovarianceType
-from kermix.training.objective import SampleCost
-from kermix.training.settings import check_form
+from kermix.settings import (
+    BATCH_SIZE,
+    COVARIANCE_TYPE,
+    LEARNING_RATE,
+    SEED,
+    STEPS,
+    CovarianceType,
+    MatrixForm,
+    PriorName,
+    Setting,
+    Settings,
+)
+from kermix.training.fit_settings import (
+    COST,
+    FORM,
+    KERNEL_VARIANCE,
+    PRIOR,
+    VARIANCE_FACTORS,
+    SampleCost,
+    check_form,
+)
 
-__all__ = ["ImageModelName", "ImageSettings"]
+__all__ = ["CODED", "ImageModelName", "ImageSettings", "SpaceName"]
 
-ImageModelName: TypeAlias = Literal["codes", "mixture", "conv"]
+ImageModelName: TypeAlias = Literal["codes", "code-mixture", "conv"]
+SpaceName: TypeAlias = Literal["pixels", "coarse", "random", "codes", "channels"]
+CODED = ("codes", "channels")
 
 # A table of parameters takes larger steps than the weights of a network.
 # Reasoned, no record.
-PEAK_RATES = {"mixture": 0.02, "codes": 0.002, "conv": 0.002}
+PEAK_RATES = {"code-mixture": 0.02, "codes": 0.002, "conv": 0.002}
 
 
 @dataclass(frozen=True)
-class ImageSettings:
-    """Settings of a fit to images.
+class ImageSettings(Settings):
+    """Settings of a fit to images."""
 
-    Attributes:
-        cost: What is optimized: one of the paper's four costs, or a baseline.
-        form: Of the matrix-matrix cost: `"trace"` (None is this), `"data_fixed"` or `"logdet"`.
-        model: `"codes"`, noise to codes that a trained decoder turns into images; `"mixture"`, a
-            table of components of codes, for each class; `"conv"`, noise to images at once.
-        spaces: Where the cost acts; of several, the mean of the losses.
-        code: Length of a code of the autoencoder.
-        by_channel: Whether each channel is coded by itself, as suits stacked MNIST.
-        width: Channels of the smallest feature maps of encoder and decoder.
-        code_noise: Deviation of the noise that codes get before they are decoded in training, in
-            units of their own deviation: it makes near codes decode to near images.
-        hidden: Width of the network from noise to codes.
-        prior: Of the noise: `"uniform"` in [-1, 1], `"gaussian"`, or `"hybrid"`, Gaussian beside
-            a choice among states, given as a one-hot vector.
-        noise: Continuous coordinates of the noise.
-        states: States of a hybrid prior; 0 takes 32. With states, `"gaussian"` is `"hybrid"`.
-        encoder_steps: Training steps of the autoencoder.
-        encoder_batch: Images for each of them.
-        steps: Training steps with the cost.
-        refine_steps: For mixtures: passes of expectation-maximization over all images, after
-            training with the cost.
-        batch_size: Images in each step, of all classes together; the model draws as many.
-        components: Components of a mixture, of all classes together; of a sum of products, in each
-            part.
-        groups: With codes by channel, a mixture is a sum of so many products of mixtures of the
-            parts (`kermix.networks.ProductMixture`); 0 makes it one of whole codes.
-        covariance_type: Of each component of a mixture: `"isotropic"` (one variance) or
-            `"diagonal"` (one for each coordinate).
-        chunk: Rows for each run of a network; None runs all at once.
-        variance: Kernel variance at the end, as a multiple of what is found from the data.
-        kernel_variance: Kernel variance in the units of the space (pixels go from 0 to 1), the
-            same in all steps, as the paper has it; instead of `variance`.
-        variance_factors: The kernel is an average over several variances: the scheduled variance
-            times each of these factors.
-        debias: Whether a network is trained by the `kermix.DebiasedLoss` of a cost of the
-            paper; mixtures, whose points have weights, never are.
-        learning_rate: Peak learning rate; None chooses by model.
-        seed: All randomness comes from it.
-    """
+    what: ClassVar[str] = "Images"
 
-    cost: SampleCost = "svd"
-    form: MatrixForm | None = None
-    model: ImageModelName = "codes"
-    spaces: tuple[SpaceName, ...] = ("codes",)
-    code: int = 16
-    by_channel: bool = False
-    width: int = 128
-    code_noise: float = 0.2
-    hidden: int = 512
-    prior: PriorName = "gaussian"
-    noise: int = 32
-    states: int = 0
-    encoder_steps: int = 2000
-    encoder_batch: int = 256
-    steps: int = 2000
-    refine_steps: int = 0
-    batch_size: int = 2000
-    components: int = 1000
-    groups: int = 0
-    covariance_type: CovarianceType = "diagonal"
-    chunk: int | None = None
-    variance: float = 1.0
-    kernel_variance: float | None = None
-    variance_factors: tuple[float, ...] = (1.0, 10.0, 100.0)
-    debias: bool = True
-    learning_rate: float | None = None
-    seed: int = 0
+    cost: Annotated[SampleCost, COST] = "svd"
+    form: Annotated[MatrixForm | None, FORM] = None
+    model: Annotated[
+        ImageModelName,
+        Setting(
+            "codes: maps noise to codes that a trained decoder turns into images. code-mixture: a "
+            "list of components of codes, for each class. conv: maps noise to images."
+        ),
+    ] = "codes"
+    spaces: Annotated[
+        tuple[SpaceName, ...],
+        Setting(
+            "Spaces in which the cost is computed, separated by commas: pixels, coarse (pixels), "
+            "random (features), codes, channels (the code of each); of several, the mean of the "
+            "losses."
+        ),
+    ] = ("codes",)
+    code: Annotated[int, Setting("Length of the autoencoder's codes.", least=1)] = 16
+    by_channel: Annotated[
+        bool,
+        Setting("Whether each channel is coded by itself, as suits stacked MNIST.", rare=True),
+    ] = False
+    width: Annotated[
+        int,
+        Setting("Channels of the smallest feature maps of encoder and decoder.", least=8),
+    ] = 128
+    code_noise: Annotated[
+        float,
+        Setting(
+            "Deviation of the noise that codes get before they are decoded in training, in units "
+            "of their own deviation: it makes near codes decode to near images.",
+            least=0,
+            rare=True,
+        ),
+    ] = 0.2
+    hidden: Annotated[
+        int, Setting("Width of the network from noise to codes.", least=1, rare=True)
+    ] = 512
+    prior: Annotated[PriorName, PRIOR] = "gaussian"
+    noise: Annotated[
+        int, Setting("Number of continuous coordinates of the noise.", least=1, rare=True)
+    ] = 32
+    states: Annotated[
+        int,
+        Setting(
+            "Number of states of a hybrid prior; 0 means 32. With states, the prior gaussian is "
+            "hybrid.",
+            least=0,
+            rare=True,
+        ),
+    ] = 0
+    encoder_steps: Annotated[
+        int, Setting("Number of training steps of the autoencoder.", least=0)
+    ] = 2000
+    encoder_batch: Annotated[
+        int, Setting("Batch size of a training step of the autoencoder.", least=2, rare=True)
+    ] = 256
+    steps: Annotated[int, STEPS] = 2000
+    refine_steps: Annotated[
+        int,
+        Setting(
+            "Number of passes of expectation-maximization over all images after training, for "
+            "mixtures only.",
+            least=0,
+        ),
+    ] = 0
+    batch_size: Annotated[int, replace(BATCH_SIZE, least=2)] = 2000
+    components: Annotated[
+        int,
+        Setting(
+            "Number of components of a mixture, of all classes together; of a sum of products, in "
+            "each part.",
+            least=1,
+        ),
+    ] = 1000
+    groups: Annotated[
+        int,
+        Setting(
+            "With codes by channel, a mixture is a sum of so many products of mixtures of the "
+            "parts (`kermix.networks.ProductMixture`); 0 makes it one of whole codes.",
+            least=0,
+            rare=True,
+        ),
+    ] = 0
+    covariance_type: Annotated[CovarianceType, COVARIANCE_TYPE] = "diagonal"
+    chunk: Annotated[
+        int | None,
+        Setting(
+            "Number of images generated at once; fewer need less memory.", least=2, unset="all"
+        ),
+    ] = None
+    variance: Annotated[
+        float,
+        Setting("Final kernel variance, as a multiple of what is found from the data.", above=0),
+    ] = 1.0
+    kernel_variance: Annotated[float | None, KERNEL_VARIANCE] = None
+    variance_factors: Annotated[tuple[float, ...], VARIANCE_FACTORS] = (1.0, 10.0, 100.0)
+    debias: Annotated[
+        bool,
+        Setting(
+            "Whether the loss of a network is freed from the bias of a batch "
+            "(`kermix.DebiasedLoss`); without, it is the paper's own loss."
+        ),
+    ] = True
+    learning_rate: Annotated[float | None, LEARNING_RATE] = None
+    seed: Annotated[int, SEED] = 0
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         check_form(self.form, self.cost)
         if self.prior == "uniform" and self.states:
             raise OptionError(f"states={self.states} is for prior='hybrid'; the prior is uniform.")
@@ -103,31 +160,21 @@ class ImageSettings:
                 f"kernel_variance={self.kernel_variance} is absolute; omit variance, which is a "
                 "multiple of the estimate from the data."
             )
-        if not self.spaces:
-            raise OptionError("spaces is empty: the cost needs at least one space.")
-        if self.model == "mixture" and not self.codes_only:
-            raise OptionError("model='mixture' is a mixture of codes: use spaces=('codes',).")
-        if "channels" in self.spaces and not self.by_channel:
-            raise OptionError("The space 'channels' needs by_channel: a code for each channel.")
-        if self.refine_steps and self.model != "mixture":
-            raise OptionError("refine_steps needs weights and variances: use model='mixture'.")
-        for name, least in (
-            ("code", 1), ("width", 8), ("hidden", 1), ("noise", 1), ("states", 0),
-            ("encoder_steps", 0), ("encoder_batch", 2), ("steps", 0), ("refine_steps", 0),
-            ("batch_size", 2), ("components", 1), ("groups", 0), ("chunk", 2),
-        ):  # fmt: skip
-            value = getattr(self, name)
-            if name == "chunk" and value is None:
-                continue
-            check_count(name, value, least)
-        for name in ("variance", "kernel_variance", "learning_rate"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise OptionError(f"{name}={value} must be a positive number.")
-        if not 0 <= self.code_noise < float("inf"):
-            raise OptionError(f"code_noise={self.code_noise} must be 0 or a positive number.")
+        self._check_spaces()
+        if self.refine_steps and self.model != "code-mixture":
+            raise OptionError(
+                "refine_steps needs weights and variances: use model='code-mixture'."
+            )
         if self.total == 0:
             raise OptionError("steps and refine_steps are both 0: there is nothing to train.")
+
+    def _check_spaces(self) -> None:
+        if not self.spaces:
+            raise OptionError("spaces is empty: the cost needs at least one space.")
+        if self.model == "code-mixture" and not self.codes_only:
+            raise OptionError("model='code-mixture' is a mixture of codes: use spaces=('codes',).")
+        if "channels" in self.spaces and not self.by_channel:
+            raise OptionError("The space 'channels' needs by_channel: a code for each channel.")
 
     @property
     def refine_with(self) -> str:
@@ -142,7 +189,7 @@ class ImageSettings:
     @property
     def multiplies(self) -> bool:
         """Whether the mixture is a sum of products over the parts of a code."""
-        return self.model == "mixture" and self.by_channel and self.groups > 0
+        return self.model == "code-mixture" and self.by_channel and self.groups > 0
 
     @property
     def codes_only(self) -> bool:
@@ -187,21 +234,3 @@ class ImageSettings:
             width=min(self.width, 32),
             components=min(self.components, 200),
         )
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain numbers and text."""
-        lists = {name: list(getattr(self, name)) for name in ("variance_factors", "spaces")}
-        return {**asdict(self), **lists}
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> "ImageSettings":
-        """The inverse of `as_json`; unknown names are an error."""
-        unknown = sorted(set(content) - {field.name for field in fields(cls)})
-        if unknown:
-            raise OptionError(f"Unknown settings: {', '.join(unknown)}.")
-        lists: dict[str, Any] = {
-            name: tuple(content[name])
-            for name in ("variance_factors", "spaces")
-            if name in content
-        }
-        return cls(**{**content, **lists})

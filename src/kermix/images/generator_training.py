@@ -24,16 +24,17 @@ from torch.nn import functional
 from kermix.costs.baselines import energy_distance
 from kermix.distributed.ranks import Ranks
 from kermix.errors import OptionError, SampleError, ShapeError
-from kermix.images.generator_settings import ImageSettings
+from kermix.images.generator_settings import CODED, ImageSettings
 from kermix.images.image_em import em_pass, product_em_pass
 from kermix.images.image_generator import ImageModel, PixelGenerator, code_network
-from kermix.images.spaces import CODED, Space, make_space
+from kermix.images.spaces import Space, make_space
 from kermix.networks.generators import make_prior
 from kermix.networks.image_networks import Autoencoder
 from kermix.networks.mixture_networks import Draw, MixtureTable, ProductMixture
 from kermix.networks.scaled import evaluating
+from kermix.training.fit_settings import SampleCost
 from kermix.training.loop import Forward, Row, Task
-from kermix.training.objective import SampleCost, sample_loss
+from kermix.training.objective import sample_loss
 from kermix.training.schedules import VarianceSchedule, automatic_variance, learning_rate
 
 __all__ = ["ImageRows", "ImageTask", "View", "build_image_model", "cached_backward", "encode_all"]
@@ -59,7 +60,7 @@ def build_image_model(
             autoencoder.parts, settings.code // autoencoder.parts, each, settings.groups,
             (classes,), generator=generator,
         )  # fmt: skip
-    elif settings.model == "mixture":
+    elif settings.model == "code-mixture":
         network = MixtureTable(
             settings.code, each, settings.covariance_type, (classes,), generator=generator
         )
@@ -72,7 +73,7 @@ def build_image_model(
         network,
         shape,
         frequencies.float(),
-        None if settings.model == "mixture" else prior,
+        None if settings.model == "code-mixture" else prior,
         autoencoder,
         encodes_only=settings.model == "conv",
     )
@@ -300,7 +301,7 @@ class ImageTask(Task):
             encoder_steps = 0
         self._stages = (encoder_steps, settings.steps, settings.refine_steps)
         self.model.to(fabric.device)
-        betas = (0.9, 0.99) if settings.model == "mixture" else (0.5, 0.9)
+        betas = (0.9, 0.99) if settings.model == "code-mixture" else (0.5, 0.9)
         groups = [{"params": list(self.model.network.parameters()), "betas": betas}]
         if self.model.autoencoder is not None:
             groups.append(

@@ -6,7 +6,7 @@ smoother in this respect. A cost may act in several of them at once.
 """
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
@@ -14,15 +14,14 @@ from torch.nn import functional
 
 from kermix.checks import check_option
 from kermix.errors import OptionError
+from kermix.images.generator_settings import CODED, SpaceName
 from kermix.networks.generators import reset_with
 from kermix.networks.image_networks import Autoencoder
 
-__all__ = ["CODED", "SPACES", "Pooled", "RandomFeatures", "Space", "SpaceName", "make_space"]
+__all__ = ["SPACES", "Pooled", "RandomFeatures", "Space", "make_space"]
 
-SpaceName: TypeAlias = Literal["pixels", "coarse", "random", "codes", "channels"]
 Space: TypeAlias = Callable[[Tensor], Tensor]
-SPACES = ("pixels", "coarse", "random", "codes", "channels")
-CODED = ("codes", "channels")
+SPACES: tuple[str, ...] = get_args(SpaceName)
 
 
 class Pooled(nn.Module):

@@ -4,13 +4,14 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from kermix.checks import check_option
 from kermix.errors import OptionError
+from kermix.settings import PriorName
 
 __all__ = [
     "ConvDecoder",
@@ -19,14 +20,12 @@ __all__ = [
     "HybridPrior",
     "MLPGenerator",
     "Prior",
-    "PriorName",
     "UniformPrior",
     "make_prior",
     "mlp",
     "reset_with",
 ]
 
-PriorName: TypeAlias = Literal["uniform", "gaussian", "hybrid"]
 STATES = 32  # of a hybrid prior
 
 

@@ -13,7 +13,7 @@ expectations (Property 3).
 """
 
 import math
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,12 +22,12 @@ from kermix.checks import check_option, check_sizes
 from kermix.errors import OptionError, ShapeError
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.networks.generators import Prior, mlp, reset_with
+from kermix.settings import CovarianceType
 
 __all__ = [
     "ComponentNetwork",
     "ConditionalMixtureNetwork",
     "ContinuousMixtureNetwork",
-    "CovarianceType",
     "Draw",
     "MixtureNetwork",
     "MixtureTable",
@@ -35,8 +35,6 @@ __all__ = [
     "stratified_draw",
     "widened",
 ]
-
-CovarianceType: TypeAlias = Literal["isotropic", "diagonal"]
 
 INITIAL_VARIANCE = 0.1
 LOWEST_LOG_VARIANCE, HIGHEST_LOG_VARIANCE = math.log(1e-10), math.log(1e4)

@@ -7,17 +7,16 @@ functions, which `torch.compile` turns into a few passes over the memory.
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from kermix.checks import triton_is_there, working_dtype
 from kermix.kernels.means_compiled import compiler_is_there
+from kermix.settings import ProductPath
 
-__all__ = ["Path", "chosen_path", "gaussian", "gaussian_norm", "gaussian_sums", "mean_square"]
-
-Path: TypeAlias = Literal["auto", "plain", "lean", "fused"]
+__all__ = ["chosen_path", "gaussian", "gaussian_norm", "gaussian_sums", "mean_square"]
 
 
 def gaussian(u: Tensor, anchors: Tensor) -> Tensor:
@@ -30,7 +29,7 @@ def gaussian(u: Tensor, anchors: Tensor) -> Tensor:
     return torch.exp(-(u.to(working_dtype(u)) - anchors).square())
 
 
-def chosen_path(path: Path, device: torch.device) -> Path:
+def chosen_path(path: ProductPath, device: torch.device) -> ProductPath:
     """What `"auto"` is on a device: fused on a GPU, lean elsewhere.
 
     Example:

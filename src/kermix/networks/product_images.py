@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from kermix.checks import check_option, rows_at_once
 from kermix.errors import OptionError, SampleError
 from kermix.networks.image_networks import ImageClassifier, ImageShape, as_numbers
-from kermix.networks.product_functions import Path
 from kermix.networks.product_layers import GaussianLayer, GaussianOutput
+from kermix.settings import ProductPath
 
 __all__ = ["GaussianProductClassifier", "image_patches", "whitening_map"]
 
@@ -114,7 +114,7 @@ class GaussianProductClassifier(ImageClassifier):
         raw_pixels: bool = False,
         reading: str = "element",
         score_bias: bool = True,
-        path: Path = "auto",
+        path: ProductPath = "auto",
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(shape, classes)

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from kermix.checks import check_option, check_sizes, working_dtype
 from kermix.errors import ShapeError
 from kermix.networks.product_functions import (
-    Path,
     chosen_path,
     gaussian,
     gaussian_norm,
     gaussian_sums,
     mean_square,
 )
+from kermix.settings import ProductPath
 
 __all__ = [
     "GaussianLayer",
@@ -39,7 +39,9 @@ PATHS = ("auto", "plain", "lean", "fused")
 LEAST_EXPONENT = -20.0
 
 
-def normalized_gaussian(u: Tensor, anchors: Tensor, norm: nn.BatchNorm1d, path: Path) -> Tensor:
+def normalized_gaussian(
+    u: Tensor, anchors: Tensor, norm: nn.BatchNorm1d, path: ProductPath
+) -> Tensor:
     r"""`BN(exp(-(u - w)^2))` of u (B, T, F), in one of three ways that agree.
 
     `"plain"` is written with torch's own operations, `"lean"` keeps only `u` for the backward
@@ -98,13 +100,13 @@ class GaussianLayer(nn.Module):
         positions: int | None = None,
         *,
         inner: int | None = None,
-        path: Path = "auto",
+        path: ProductPath = "auto",
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         check_sizes(inputs=inputs, width=width, positions=positions, inner=inner)
         check_option("path", path, PATHS)
-        self.path: Path = path
+        self.path: ProductPath = path
         # Squared norms of about 1, of numbers and of vectors.
         rows, each = (width, ()) if inner is None else (inner, (inner,))
         scale = 1 / math.sqrt(inputs * (inner or 1))
@@ -173,7 +175,7 @@ class GaussianOutput(nn.Module):
         sharing: Tensor | None = None,
         inputs: int | None = None,
         bias: bool = True,
-        path: Path = "auto",
+        path: ProductPath = "auto",
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
@@ -185,7 +187,7 @@ class GaussianOutput(nn.Module):
                 f"sharing has shape {tuple(sharing.shape)}; it needs a row for each of the "
                 f"{positions} positions."
             )
-        self.path: Path = path
+        self.path: ProductPath = path
         self.register_buffer("sharing", sharing, persistent=False)
         groups = positions if sharing is None else sharing.shape[1]
         # One offset for all positions makes the mean of a feature count, not only its square.

@@ -18,9 +18,10 @@ from torch.nn import functional
 
 from kermix.checks import check_option, check_sizes
 from kermix.errors import OptionError, ShapeError
-from kermix.networks.product_functions import Path, gaussian
+from kermix.networks.product_functions import gaussian
 from kermix.networks.product_fused import Buffers, LayerTensors, mean_square_distances
 from kermix.networks.product_layers import PATHS, normalized_gaussian, track_statistics
+from kermix.settings import ProductPath
 
 __all__ = [
     "FARTHEST_EXPONENT",
@@ -69,7 +70,7 @@ class BoundedNorm(nn.BatchNorm1d):
 
 ProductForm: TypeAlias = Literal["variational", "product", "signed"]
 Precision: TypeAlias = Literal["one", "norm"]
-RowPath: TypeAlias = Path | Literal["whole"]
+RowPath: TypeAlias = ProductPath | Literal["whole"]
 FORMS = ("variational", "product", "signed")
 # Added to the variance of a Gaussian, which is 1/4 at most. A variable that is constant but for a
 # few rows would else be so magnified in these that every product is zero there.
@@ -103,11 +104,11 @@ class VariableLayer(nn.Module):
         outputs: int,
         *,
         shared: bool = False,
-        path: Path = "plain",
+        path: ProductPath = "plain",
         generator: torch.Generator,
     ) -> None:
         super().__init__()
-        self.path: Path = path
+        self.path: ProductPath = path
         maps = 1 if shared else variables
         bound = math.sqrt(3 / inputs)
         weight = torch.rand(maps, inputs, outputs, generator=generator) * 2 * bound - bound
@@ -214,7 +215,7 @@ class GaussianProduct(nn.Module):
         self.widths, self.form, self.members = tuple(widths), form, members
         self.path: RowPath = path
         self.memory = Buffers()
-        within: Path = "plain" if path == "whole" else path
+        within: ProductPath = "plain" if path == "whole" else path
         self.register_buffer("columns", _columns(widths), persistent=False)
         sizes = [max(widths), *[width] * (depth - 1), terms]
         every = (members or 1) * len(widths)

@@ -1,162 +1,291 @@
-"""Small charts as SVG: they are sharp at any width and take the colours of the page."""
+"""Charts of pages as SVG: bars, histograms of a column, heat maps, and a gauge of the AUC.
 
-import html
-import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import numpy as np
-
-__all__ = ["CHART_STYLE", "area_svg", "bars_svg", "gauge_svg", "map_svg"]
-
-WIDE, TALL = 260, 110
-LONGEST = 16
-CHART_STYLE = """
-:root { --one: #0072B2; --two: #D55E00; }
-@media (prefers-color-scheme: dark) { :root { --one: #56B4E9; --two: #E69F00; } }
-svg { display: block; width: 100%; height: auto; overflow: visible; }
-svg text { font: 10.5px system-ui, sans-serif; fill: var(--quiet); }
-svg .one { fill: var(--one); fill-opacity: .45; }
-svg .two { fill: none; stroke: var(--two); stroke-width: 1.8; stroke-linejoin: round; }
-svg .bar1 { fill: var(--one); fill-opacity: .75; } svg .bar2 { fill: var(--two); }
-svg .axis { stroke: var(--line); stroke-width: 1; }
-svg .strong { fill: var(--ink); font-weight: 600; }
+They are sharp at any width, take the colors of the page, and are described for screen readers.
 """
 
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-def area_svg(
-    one: "np.ndarray", two: "np.ndarray", ticks: Sequence[tuple[float, str]], about: str
-) -> str:
-    """Two histograms over the same bins: the first filled, the second as an outline.
+import numpy as np
+
+from kermix.pages.plot import (
+    KINDS,
+    LETTER,
+    WIDE,
+    Axis,
+    Plot,
+    Svg,
+    Ticks,
+    anchor_of,
+    drawing,
+    tag,
+    text_at,
+)
+
+__all__ = ["Bins", "bars", "column_chart", "gauge", "heat", "histogram"]
+
+CARD = 260  # width of a small chart in pixels: convention
+
+
+@dataclass(frozen=True)
+class Bins:
+    """Where the numbers of a column are counted: at most 30 equal intervals of nearly all of them.
+
+    What lies beyond the ends is counted at the ends.
+
+    Attributes:
+        edges: Ends of the intervals, in order.
+        log: Whether they are of equal ratios.
+    """
+
+    edges: np.ndarray
+    log: bool = False
+
+    @classmethod
+    def over(cls, numbers: np.ndarray, step: float | None = None, log: bool = True) -> "Bins":
+        """Intervals for nearly all of some numbers: all but half a percent at either end.
+
+        Args:
+            numbers: Finite ones.
+            step: What they are multiples of, if they are.
+            log: Whether intervals may be of equal ratios, for numbers that are far from even.
+        """
+        if not len(numbers):
+            return cls(np.array([0.0, 1.0]))
+        low, middle, high = np.quantile(numbers, (0.005, 0.5, 0.995))
+        if not (log and low > 0 and high > 30 * middle):
+            return cls.between(low, high, step)
+        edges = np.geomspace(low, high, 31)
+        if step is not None:  # in none of them is no multiple
+            edges = np.unique(np.round(edges / step)) * step - step / 2
+        return cls(edges, True)
+
+    @classmethod
+    def between(cls, low: float, high: float, step: float | None = None) -> "Bins":
+        """Equal intervals from one number to another, each with as many multiples of a step.
+
+        Example:
+            >>> Bins.between(1, 6, 1).edges
+            array([0.5, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5])
+        """
+        if step is None:
+            half = 0.5 * max(1.0, abs(low)) * (not high > low)
+            return cls(np.linspace(low - half, high + half, 31))
+        steps = round((high - low) / step) + 1
+        each = -(-steps // 30)
+        return cls(low - step / 2 + step * each * np.arange(-(-steps // each) + 1))
+
+    @property
+    def places(self) -> np.ndarray:
+        """Where the ends are drawn, between 0 and 1."""
+        edges = np.log(self.edges) if self.log else self.edges
+        return np.asarray((edges - edges[0]) / (edges[-1] - edges[0]))
+
+    def shares(self, numbers: np.ndarray) -> np.ndarray:
+        """The share of some finite numbers in each interval."""
+        inside = numbers.clip(self.edges[0], self.edges[-1])
+        return np.asarray(np.histogram(inside, self.edges)[0] / max(1, len(numbers)))
+
+    def ticks(self, text: Callable[[float], str], step: float | None = None) -> Ticks:
+        """The lowest, the middle and the highest number as text, with their places."""
+        low, high = float(self.edges[0]), float(self.edges[-1])
+        middle = math.sqrt(low * high) if self.log else (low + high) / 2
+        if step is not None:  # values, not what lies half-way to the next
+            low, high = low + step / 2, high - step / 2
+            middle = low + step * round((middle - low) / step)
+        return [(0.0, text(low)), (0.5, text(middle) + " (log)" * self.log), (1.0, text(high))]
+
+
+def histogram(
+    places: np.ndarray,
+    sets: Sequence[np.ndarray],
+    ticks: Ticks,
+    about: str,
+    mark: float | None = None,
+) -> Svg:
+    """Shares of the same intervals in one set or two: the first filled, the second as an outline.
 
     Args:
-        one: Shares of the bins.
-        two: Those of the other.
+        places: Where the ends of the intervals are, between 0 and 1.
+        sets: Shares of each set.
         ticks: Places between 0 and 1, and what is written there.
         about: For those who cannot see it.
+        mark: A place between 0 and 1 to be shown.
     """
-    top, floor = 6.0, TALL - 18.0
-    highest = max(float(one.max(initial=0)), float(two.max(initial=0)), 1e-12)
-
-    def steps(shares: "np.ndarray") -> str:
-        xs = [WIDE * k / len(shares) for k in range(len(shares) + 1)]
-        ys = floor - (floor - top) * shares / highest
-        return " ".join(f"L{xs[k]:.1f},{y:.1f} L{xs[k + 1]:.1f},{y:.1f}" for k, y in enumerate(ys))
-
-    body = [
-        f'<path class="one" d="M0,{floor} {steps(one)} L{WIDE},{floor} Z"/>',
-        f'<path class="two" d="M0,{floor} {steps(two)} L{WIDE},{floor}"/>',
-        f'<line class="axis" x1="0" x2="{WIDE}" y1="{floor}" y2="{floor}"/>',
-    ]
-    for place, text in ticks:
-        anchor = "start" if place < 0.15 else "end" if place > 0.85 else "middle"
-        body.append(_text(place * WIDE, TALL - 4, text, anchor, most=60 // len(ticks)))
-    return _svg(WIDE, TALL, body, about)
+    highest = max(1e-12, *(float(np.nan_to_num(shares).max(initial=0)) for shares in sets))
+    plot = Plot(Axis(0, 1, names=ticks), Axis(0, highest, names=()), about, CARD, 112)
+    plot.left, plot.right, plot.top = 0.0, CARD, 4.0
+    for shares, kind in zip(sets, KINDS, strict=False):
+        plot.steps(places, shares, kind, filled=kind == "one")
+    return (plot if mark is None else plot.mark(mark)).svg()
 
 
-def bars_svg(
-    names: Sequence[str], one: Sequence[float], two: Sequence[float], about: str, rest: str = ""
-) -> str:
-    """Shares of values, two bars each, with their names to the left, and the rest in words."""
-    left, row = 104, 19
-    most = max(*one, *two, 1e-12)
-    room = WIDE - left - 50
-    body = []
-    for k, (name, a, b) in enumerate(zip(names, one, two, strict=True)):
-        y = k * row + 2
-        body.append(_text(left - 6, y + 11, name, "end"))
-        for share, kind, down in ((a, "bar1", 0), (b, "bar2", 7.5)):
-            width = room * share / most
-            body.append(
-                f'<rect class="{kind}" x="{left}" y="{y + down}" width="{width:.1f}" '
-                'height="6.5"/>'
-            )
-        end = left + room * max(a, b) / most + 4
-        body.append(_text(end, y + 11, f"{100 * a:.0f}, {100 * b:.0f} %", "start"))
-    if rest:
-        body.append(_text(left, len(names) * row + 12, rest, "start", most=40))
-    return _svg(WIDE, (len(names) + bool(rest)) * row + 4, body, about)
-
-
-def map_svg(
-    more: "np.ndarray",  # (rows, columns), -1: the first alone, 1: the second alone; NaN: nothing
-    across: tuple[str, Sequence[tuple[float, str]]],
-    up: tuple[str, Sequence[tuple[float, str]]],
+def bars(
+    names: Sequence[str],
+    sets: Sequence[np.ndarray],
     about: str,
-) -> str:
-    """Cells of two columns, coloured by which sample has more rows there.
+    show: Sequence[int] = (),
+    mark: int | None = None,
+) -> Svg:
+    """Shares of values as bars with their names; of many values the commonest.
 
     Args:
-        more: From the lowest row to the highest.
+        names: Of the values.
+        sets: Their shares in one set or two.
+        about: For those who cannot see it.
+        show: Values that are shown even if they are rare.
+        mark: A value to be marked.
+    """
+    shares = np.nan_to_num(np.array(sets, float))  # (sets, values)
+    shown, told = _shown_values(shares, [*show, *([] if mark is None else [mark])]), list(names)
+    if len(shown) < len(told):
+        shares = np.column_stack([shares, 1 - shares[:, shown].sum(1)])
+        told.append(f"{len(names) - len(shown)} others")
+        shown = [*shown, len(names)]
+    left, row, tall = 104, 20, 16 / len(sets) - 1
+    room, longest = CARD - left - 58, max(1e-12, float(shares[:, shown].max(initial=0)))
+    shapes = []
+    for y, k in enumerate(shown):
+        top = y * row + 2
+        widths = room * shares[:, k].clip(min=0) / longest
+        shapes.append(text_at(left - 6, top + 12, told[k], "end", 15, "name" * (k == mark)))
+        shapes += [
+            tag("rect", kind=f"bar {kind}", x=left, y=top + j * (tall + 1), width=width,
+                height=tall)
+            for j, (width, kind) in enumerate(zip(widths, KINDS, strict=False))
+        ]  # fmt: skip
+        percents = ", ".join(_percent(share) for share in shares[:, k])
+        shapes.append(text_at(left + widths.max() + 4, top + 12, f"{percents} %"))
+        if k == mark:
+            shapes.append(tag("path", d=f"M{left - 2},{top - 1}v17", kind="mark"))
+    return drawing(CARD, len(shown) * row + 4, about, shapes)
+
+
+def _shown_values(shares: np.ndarray, wanted: Sequence[int]) -> list[int]:
+    """Of many values the commonest seven, and those that are wanted: convention."""
+    count = shares.shape[1]
+    if count <= 8:
+        return list(range(count))
+    weights = shares.max(0)
+    weights[wanted[-7:]] += 1.0
+    return sorted(np.argsort(-weights, kind="stable")[:7].tolist())
+
+
+def _percent(share: float) -> str:
+    """A share in percent without its sign; what is there is never zero."""
+    return f"{100 * share:.0f}" if share >= 0.01 or share <= 0 else f"{100 * share:.1g}"
+
+
+def column_chart(
+    about: str,
+    sets: Sequence[np.ndarray],
+    text: Callable[[float], str],
+    step: float | None = None,
+    log: bool = True,
+) -> Svg:
+    """Numbers of a column in one set or two: bars of a few values, or else histograms.
+
+    Args:
+        about: For those who cannot see it.
+        sets: Numbers of each set, NaN where they are missing.
+        text: A number as text.
+        step: What all numbers are multiples of, if they are.
+        log: Whether a histogram may be logarithmic.
+    """
+    filled = [numbers[np.isfinite(numbers)] for numbers in sets]
+    both = np.concatenate(filled)
+    distinct = np.unique(both)
+    if len(distinct) > 8:
+        bins = Bins.over(both, step, log)
+        shares = [bins.shares(numbers) for numbers in filled]
+        return histogram(bins.places, shares, bins.ticks(text, step), about)
+    names = [text(number) for number in distinct.tolist()]
+    counts = [np.searchsorted(distinct, numbers) for numbers in sets]  # those missing come last
+    shares = [np.bincount(c, minlength=len(names) + 1) / max(1, len(c)) for c in counts]
+    if sum(s[-1] for s in shares) > 0:
+        names.append("missing")
+    return bars(names, [s[: len(names)] for s in shares], about)
+
+
+def heat(
+    values: np.ndarray,  # (rows, columns), from the lowest row; -1 to 1, NaN where nothing is
+    across: tuple[str, Ticks],
+    up: tuple[str, Ticks],
+    about: str,
+    texts: Sequence[Sequence[str]] = (),
+    kind: str = "two",
+) -> Svg:
+    """A table as colored cells: numbers above zero in one color, those below in the other.
+
+    Args:
+        values: How strong each cell is colored.
         across: Name and ticks of the horizontal axis.
         up: Those of the vertical axis.
         about: For those who cannot see it.
+        texts: What is written in the cells, if they are few.
+        kind: The color of numbers above zero.
     """
-    left, floor, top = 66.0, 176.0, 18.0
-    rows, columns = more.shape
-    wide, tall = (WIDE - left) / columns, (floor - top) / rows
-    body = [_text(0, 11, f"{_short(up[0], 40)} (up)", "start", "strong")]
-    for i in range(rows):
-        for j in range(columns):
-            if math.isnan(more[i, j]):
-                continue
-            colour = "var(--two)" if more[i, j] > 0 else "var(--one)"
-            body.append(
-                f'<rect x="{left + j * wide:.1f}" y="{floor - (i + 1) * tall:.1f}" '
-                f'width="{wide + 0.3:.1f}" height="{tall + 0.3:.1f}" fill="{colour}" '
-                f'fill-opacity="{min(1.0, abs(more[i, j])):.2f}"/>'
-            )
-    body.append(f'<rect x="{left}" y="{top}" width="{WIDE - left}" height="{floor - top}" '
-                'fill="none" class="axis"/>')  # fmt: skip
-    for place, text in up[1]:
-        y = floor - place * (floor - top)
-        body.append(_text(left - 5, min(max(y + 4, top + 9), floor), text, "end", most=10))
+    rows, columns = values.shape
+    left = 12.0 * bool(up[1]) + LETTER * max((min(len(t), 12) for _, t in up[1]), default=0)
+    wide, top = (WIDE - left) / columns, 18.0 * bool(up[0])
+    tall = min((WIDE - left) * 0.75 / rows, 2 * wide, 40.0)
+    ends = left + wide * np.arange(columns + 1), top + tall * np.arange(rows, -1, -1)
+    levels = np.round(np.nan_to_num(values).clip(-1, 1) * 12).astype(int)  # steps of color
+    shapes = [
+        tag("path", d=_cells(levels == level, *ends),
+            kind=f"cell {kind if level > 0 else 'one'}", fill_opacity=abs(level) / 12)
+        for level in np.unique(levels[levels != 0]).tolist()
+    ]  # fmt: skip
+    floor = float(ends[1][0])
+    shapes.append(tag("rect", kind="frame", x=left, y=top, width=WIDE - left, height=floor - top))
+    for i, line in enumerate(texts):
+        shapes += [
+            text_at(left + wide * (j + 0.5), floor - tall * (i + 0.5) + 4, text, "middle",
+                    max(2, int(wide / LETTER)), "on" if abs(levels[i, j]) > 7 else "off")
+            for j, text in enumerate(line)
+        ]  # fmt: skip
+    shapes += [text_at(left - 5, floor - p * (floor - top) + 4, t, "end", 12) for p, t in up[1]]
+    room = max(3, int((WIDE - left) / LETTER / max(3, len(across[1]))))
     for place, text in across[1]:
-        anchor = "start" if place < 0.15 else "end" if place > 0.85 else "middle"
-        body.append(_text(left + place * (WIDE - left), floor + 14, text, anchor, most=12))
-    body.append(_text(WIDE, floor + 30, f"{_short(across[0], 40)} (across)", "end", "strong"))
-    return _svg(WIDE, floor + 34, body, about)
+        anchor = "middle" if texts else anchor_of(place)
+        shapes.append(text_at(left + place * (WIDE - left), floor + 14, text, anchor, room))
+    for name, where, x, y, anchor in ((up[0], "up", 2.0, 11.0, ""),
+                                      (across[0], "across", WIDE, floor + 29, "end")):  # fmt: skip
+        if name:
+            shapes.append(text_at(x, y, f"{name} ({where})", anchor, 50, "name"))
+    below = 16 * bool(across[1]) + 18 * bool(across[0])
+    return drawing(WIDE, floor + below, about, shapes)
 
 
-def gauge_svg(value: float, interval: tuple[float, float], shown: str, about: str) -> str:
-    """A place between "cannot be told apart" and "always", with its interval."""
-    wide, y = 300, 26
+def _cells(cells: np.ndarray, xs: np.ndarray, ys: np.ndarray) -> str:
+    """Outlines of the runs of true cells in each row."""
+    padded = np.pad(cells, ((0, 0), (1, 1))).astype(np.int8)
+    pieces = []
+    for line, low, high in zip(np.diff(padded, axis=1), ys, ys[1:], strict=False):
+        for begin, end in zip(np.flatnonzero(line > 0), np.flatnonzero(line < 0), strict=True):
+            pieces.append(f"M{xs[begin]:.1f},{low:.1f}V{high:.1f}H{xs[end]:.1f}V{low:.1f}z")
+    return "".join(pieces)
+
+
+def gauge(value: float, interval: tuple[float, float], shown: str, about: str) -> Svg:
+    """An AUC between "cannot be told apart" and "always", with its interval."""
+    wide, y = 320, 30.0
+    axis = Axis(min(0.4, *interval), 1.0)
 
     def at(share: float) -> float:
-        return 10 + (wide - 20) * min(1.0, max(0.0, (share - 0.4) / 0.6))
+        return 10 + (wide - 20) * float(axis.place(min(1.0, share)))
 
-    low, high = (at(end) for end in interval)
-    body = [f'<line class="axis" x1="10" x2="{wide - 10}" y1="{y}" y2="{y}" stroke-width="2"/>']
+    shapes = [tag("path", d=f"M10,{y}H{wide - 10}", kind="axis")]
     for share, text, anchor in ((0.5, "0.5: chance", "middle"), (0.75, "0.75", "middle"),
                                 (1.0, "1: always", "end")):  # fmt: skip
-        x = at(share)
-        body.append(f'<line class="axis" x1="{x}" x2="{x}" y1="{y - 6}" y2="{y + 6}"/>')
-        body.append(_text(x, y + 21, text, anchor, most=40))
-    body += [
-        f'<rect class="bar2" x="{low:.1f}" y="{y - 5}" width="{max(2, high - low):.1f}" '
-        'height="10" rx="5" fill-opacity=".45"/>',
-        f'<circle class="bar2" cx="{at(value):.1f}" cy="{y}" r="7"/>',
-        _text(at(value), y - 12, shown, "middle", "strong"),
-    ]
-    return _svg(wide, 52, body, about)
-
-
-def _svg(wide: float, tall: float, body: Sequence[str], about: str) -> str:
-    label = html.escape(about, quote=True)
-    return (
-        f'<svg viewBox="0 0 {wide:g} {tall:g}" role="img" aria-label="{label}">'
-        f"{''.join(body)}</svg>"
-    )
-
-
-def _text(x: float, y: float, text: str, anchor: str, kind: str = "", most: int = LONGEST) -> str:
-    named = f' class="{kind}"' if kind else ""
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{named}>'
-        f"{html.escape(_short(text, max(most, 40 if kind else 0)))}</text>"
-    )
-
-
-def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
+        shapes.append(tag("path", d=f"M{at(share):.1f},{y - 6}v12", kind="axis"))
+        shapes.append(text_at(at(share), y + 21, text, anchor))
+    low, high = at(interval[0]), at(interval[1])
+    shapes += [
+        tag("path", d=f"M{low:.1f},{y}H{max(high, low + 1):.1f}", kind="band two",
+             stroke_width=10),
+        tag("path", d=f"M{at(value):.1f},{y}h0", kind="dots two", stroke_width=14),
+        text_at(min(at(value), wide - 16), y - 13, shown, "middle", 20, "name"),
+    ]  # fmt: skip
+    return drawing(wide, 56, about, shapes)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kermix.files import whole_file
-from kermix.pages.charts import CHART_STYLE
+from kermix.pages.charts_before import CHART_STYLE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kermix.data.images.labelled import load_labelled
 from kermix.errors import RunError
-from kermix.images.classifier_settings import ClassifierSettings, as_written
+from kermix.images.classifier_settings import ClassifierSettings, NormReading, as_written
 from kermix.paper.artefact import Artefact, Claim, Rows, Tick, ignore
 from kermix.paper.plots import BLUE, GREEN, GREY, INK_COLOUR, ORANGE, sheet
 from kermix.paper.table_records import (
@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 __all__ = ["FILE", "READINGS", "judged", "run"]
 
 FILE = "table1-as-written.json"
-READINGS = {"element": "each element by itself", "vector": "vectors as anchors"}
+READINGS: dict[NormReading, str] = {
+    "element": "each element by itself",
+    "vector": "vectors as anchors",
+}
 QUICK: dict[str, Any] = {"width": 16, "output_width": 32, "depth": 2, "anchors_at": (0, 1),
                          "epochs": 5}  # fmt: skip
 QUICK_IMAGES = 600

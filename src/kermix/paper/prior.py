@@ -35,8 +35,8 @@ from kermix.paper.artefact import BEST, Artefact, Claim, Rows, Tick, ignore
 from kermix.paper.plots import BLUE, ORANGE, bare, sheet
 from kermix.paper.verdicts import best, decided, differences, spread
 from kermix.training.build import Split, build_trainer
+from kermix.training.fit_settings import FitSettings
 from kermix.training.objective import loss_of
-from kermix.training.settings import FitSettings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from kermix.data.images.labelled import LabelledImages
+from kermix.images.augmentation import Augmentation
 from kermix.images.classifier_settings import ClassifierSettings, preset
 from kermix.images.classifier_training import ClassifierTask
 from kermix.paper.artefact import Claim
@@ -73,7 +74,7 @@ def train_cell(
         "model": settings.model,
         "patch": None if settings.model == "cnn" else settings.patch,
         "seed": settings.seed,
-        "augmentation": str(settings.augmentation),
+        "augmentation": str(Augmentation.of(settings)),
         "variant": variant,
         "evaluated_on": "test images" if "held out" not in test.name else test.name,
         "train_accuracy": round(on_train.accuracy, 5),

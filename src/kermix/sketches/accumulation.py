@@ -134,6 +134,22 @@ class NystromSums:
             sums = sums.plus(self._piece(points[start : start + rows], share))
         return sums
 
+    @torch.no_grad()
+    def of_groups(
+        self, points: Tensor, groups: Tensor
+    ) -> tuple[Tensor, Tensor]:  # (N, d), (B, s) -> (B, r), (B, r, r)
+        """Sums of features and of their products over each group, given by indices of its rows."""
+        together = self.rows // groups.shape[1]
+        if together < 1:
+            sums = [self(points[rows]) for rows in groups]
+            return torch.stack([s.first for s in sums]), torch.stack([s.second for s in sums])
+        firsts, seconds = [], []
+        for rows in groups.split(together):
+            features = self.features(points[rows.flatten()]).unflatten(0, rows.shape)
+            firsts.append(features.sum(1))
+            seconds.append(features.mT @ features)
+        return torch.cat(firsts), torch.cat(seconds)
+
     def features(self, points: Tensor) -> Tensor:  # (N, d) -> (N, r)
         """Features of as many raw rows as a buffer has rows, valid until the next call."""
         n = len(points)

@@ -10,10 +10,10 @@ from kermix.errors import OptionError
 from kermix.networks.generators import ConvDecoder, MLPGenerator, make_prior
 from kermix.networks.mixture_networks import ContinuousMixtureNetwork, MixtureNetwork, MixtureTable
 from kermix.networks.scaled import ScaledModel, Scaler
+from kermix.training.fit_settings import FitSettings
 from kermix.training.loop import Trainer
 from kermix.training.samples_task import RowTask
 from kermix.training.schedules import VarianceSchedule, automatic_variance
-from kermix.training.settings import FitSettings
 
 __all__ = ["Split", "build_model", "build_trainer", "held_out_rows", "split_rows"]
 

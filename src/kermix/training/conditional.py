@@ -8,14 +8,14 @@ variances.
 
 import math
 from collections.abc import Hashable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from kermix.checks import check_samples, check_settings
+from kermix.checks import check_samples
 from kermix.costs.losses import SVDLoss
 from kermix.distributed.ranks import Ranks
 from kermix.errors import OptionError, RunError, ShapeError
@@ -23,15 +23,23 @@ from kermix.kernels.gaussian import GaussianKernel
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.networks.mixture_networks import (
     ConditionalMixtureNetwork,
-    CovarianceType,
     stratified_draw,
 )
 from kermix.networks.scaled import Scaler
+from kermix.settings import (
+    BATCH_SIZE,
+    COVARIANCE_TYPE,
+    LEARNING_RATE,
+    SEED,
+    CovarianceType,
+    Setting,
+    Settings,
+)
 from kermix.training.checkpoints import check_declared, load_checkpoint, rebuilding
+from kermix.training.fit_settings import REFINE_BATCH_SIZE, REFINE_WITH, RefineName
 from kermix.training.graphs import adam
 from kermix.training.loop import Forward, Task, Trainer, gradients_on, load_model
 from kermix.training.schedules import VarianceSchedule, learning_rate
-from kermix.training.settings import RefineName
 
 __all__ = [
     "ConditionalModel",
@@ -49,47 +57,46 @@ ConditionalCost: TypeAlias = Literal["svd", "likelihood"]
 
 
 @dataclass(frozen=True)
-class ConditionalSettings:
-    """Settings of a conditional fit.
+class ConditionalSettings(Settings):
+    """Settings of a conditional fit."""
 
-    Attributes:
-        cost: `"svd"`, the SVD cost on the joint kernel followed by refinement; or only the
-            `"likelihood"`, the usual way to train a mixture density network.
-        refine_with: What refinement optimizes: `"likelihood"` or `"closed form"`.
-        components: Number of components for each context.
-        covariance_type: Of each component: `"isotropic"` (one variance) or `"diagonal"` (one for
-            each coordinate).
-        width: Width of the hidden layers.
-        depth: Number of hidden layers.
-        steps: Number of steps with the SVD cost; none in a likelihood fit.
-        refine_steps: Refinement steps, with the likelihood or the closed form.
-        contexts: Contexts for each step of the SVD cost; all components of each are drawn.
-        batch_size: Data points in each step with the SVD cost.
-        refine_batch_size: Data points in each refinement step.
-        context_scale: Weight of a context relative to a target in the joint kernel.
-        learning_rate: Peak learning rate.
-        seed: All randomness comes from it.
-    """
-
-    cost: ConditionalCost = "svd"
-    refine_with: RefineName = "likelihood"
-    components: int = 24
-    covariance_type: CovarianceType = "isotropic"
-    width: int = 128
-    depth: int = 2
-    steps: int = 300
-    refine_steps: int = 3000
-    contexts: int = 16
-    batch_size: int = 256
-    refine_batch_size: int = 1024
-    context_scale: float = 1.0
-    learning_rate: float = 3e-3
-    seed: int = 0
+    cost: Annotated[
+        ConditionalCost,
+        Setting(
+            "svd, the SVD cost on the joint kernel followed by refinement; or only the "
+            "likelihood, the usual way to train a mixture density network."
+        ),
+    ] = "svd"
+    refine_with: Annotated[RefineName, REFINE_WITH] = "likelihood"
+    components: Annotated[int, Setting("Number of components for each context.", least=1)] = 24
+    covariance_type: Annotated[CovarianceType, COVARIANCE_TYPE] = "isotropic"
+    width: Annotated[int, Setting("Width of the hidden layers.", least=1)] = 128
+    depth: Annotated[int, Setting("Number of hidden layers.", least=0)] = 2
+    steps: Annotated[
+        int, Setting("Number of steps with the SVD cost; none in a likelihood fit.", least=0)
+    ] = 300
+    refine_steps: Annotated[
+        int,
+        Setting("Number of refinement steps, with the likelihood or the closed form.", least=0),
+    ] = 3000
+    contexts: Annotated[
+        int,
+        Setting(
+            "Contexts for each step of the SVD cost; all components of each are drawn.", least=1
+        ),
+    ] = 16
+    batch_size: Annotated[int, BATCH_SIZE] = 256
+    refine_batch_size: Annotated[int, REFINE_BATCH_SIZE] = 1024
+    context_scale: Annotated[
+        float, Setting("Weight of a context relative to a target in the joint kernel.", least=0)
+    ] = 1.0
+    learning_rate: Annotated[float, LEARNING_RATE] = 3e-3
+    seed: Annotated[int, SEED] = 0
 
     def __post_init__(self) -> None:
-        check_settings(self)
-        if self.steps < 0 or self.refine_steps < 0 or self.steps + self.refine_steps == 0:
-            raise OptionError("steps and refine_steps are both 0, or negative: nothing to train.")
+        super().__post_init__()
+        if self.steps + self.refine_steps == 0:
+            raise OptionError("steps and refine_steps are both 0: there is nothing to train.")
 
 
 def spherical_loss(mixture: GaussianMixture, targets: Tensor) -> Tensor:  # (B, d) -> ()
@@ -233,7 +240,7 @@ class ConditionalTask(Task):
     def content(self) -> dict[str, Any]:
         """What it takes to make the model again."""
         sizes = [s.location.shape[-1] for s in (self.model.contexts, self.model.targets)]
-        return {"kind": KIND, "sizes": sizes, "settings": asdict(self.settings)}
+        return {"kind": KIND, "sizes": sizes, "settings": self.settings.as_json()}
 
     def restore(self, path: Path, tensors: dict[str, Tensor], content: dict[str, Any]) -> None:
         """Refuse the checkpoint of another fit."""
@@ -242,7 +249,7 @@ class ConditionalTask(Task):
             scaler.scale.cpu().equal(tensors.get(f"model.{name}.scale", torch.empty(0)))
             for name, scaler in scalers.items()
         )
-        if content.get("settings") != asdict(self.settings) or not same_data:
+        if content.get("settings") != self.settings.as_json() or not same_data:
             raise RunError(
                 f"{path} is the checkpoint of a fit with other settings or data; give another "
                 "file, or remove it to start again."
@@ -300,7 +307,7 @@ def load_conditional(path: Path) -> ConditionalModel:
     if not isinstance(content, dict) or content.get("kind") != KIND:
         raise RunError(f"{path}: not the checkpoint of a conditional fit.")
     with rebuilding(path, tensors):
-        settings = ConditionalSettings(**content["settings"])
+        settings = ConditionalSettings.from_json(content["settings"])
         check_declared(settings, tensors)
         scalers = [Scaler(torch.zeros(2, size)) for size in content["sizes"]]
         model = _untrained(settings, *scalers)

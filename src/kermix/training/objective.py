@@ -2,13 +2,11 @@
 
 import math
 from collections.abc import Callable
-from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from kermix.costs.baselines import energy_distance, mmd_squared
-from kermix.costs.formulas import MatrixForm
 from kermix.costs.losses import (
     DebiasedLoss,
     KernelLoss,
@@ -24,14 +22,14 @@ from kermix.kernels.gaussian import GaussianKernel
 from kermix.mixtures.mixture import GaussianMixture, InnerProducts, log_scalar_cost
 from kermix.networks.mixture_networks import widened
 from kermix.networks.scaled import ScaledModel
+from kermix.settings import MatrixForm
+from kermix.training.fit_settings import FitSettings, SampleCost
 from kermix.training.schedules import VarianceSchedule
-from kermix.training.settings import FitSettings
 
 __all__ = [
     "LEAST_POINTS",
     "LOSSES",
     "Objective",
-    "SampleCost",
     "cauchy_schwarz_to_points",
     "loss_of",
     "sample_loss",
@@ -213,8 +211,6 @@ class Objective(nn.Module):
 
 
 TOLERANCE = 1e-3  # of the SVD cost: a step's batch is a sample, whose error is far larger
-
-SampleCost: TypeAlias = Literal["svd", "scalar", "vector", "matrix", "mmd", "energy", "sinkhorn"]
 
 
 def sample_loss(

@@ -9,17 +9,15 @@ values.
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from kermix.checks import check_count, check_settings
 from kermix.distributed.ranks import Ranks
-from kermix.errors import OptionError
 from kermix.networks.product_binned import (
     ColumnBins,
     Grid,
@@ -31,6 +29,7 @@ from kermix.networks.product_binned import (
     set_row_statistics,
 )
 from kermix.networks.product_rows import GaussianProduct, ProductForm, VariableLayer
+from kermix.settings import BATCH_SIZE, LEARNING_RATE, SEED, Setting, Settings
 from kermix.training.graphs import adam
 from kermix.training.loop import Forward, Row, Task, Trainer
 from kermix.training.schedules import learning_rate
@@ -112,49 +111,43 @@ class MemberKeeper:
 
 
 @dataclass(frozen=True)
-class TableSettings:
-    """Settings of a fit to a table.
+class TableSettings(Settings):
+    """Settings of a fit of Gaussian products to a table."""
 
-    Attributes:
-        terms: Products in the sum.
-        width: Features of a column in the layers before the last.
-        depth: Gaussian layers.
-        form: How the columns meet, see `kermix.networks.product_rows.GaussianProduct`.
-        epochs: At most so many passes over the rows.
-        batch_size: Rows in each step; None takes a sixteenth of them, from 16 to 256; with bins a
-            tenth of two classes, up to 2048, and a twelfth of more, up to 1024.
-        learning_rate: Peak learning rate.
-        decay: Weight decay of the affine maps and coefficients.
-        patience: Epochs without progress on held-out rows after which a member stops.
-        seed: All randomness comes from it.
-    """
-
-    terms: int = 32
-    width: int = 8
-    depth: int = 2
-    form: ProductForm = "variational"
-    epochs: int = 40
-    batch_size: int | None = None
-    learning_rate: float = 2e-2
-    decay: float = 0.1
-    patience: int = 20
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-        for name in ("terms", "width", "depth", "epochs", "batch_size", "patience"):
-            if getattr(self, name) is not None:
-                check_count(name, getattr(self, name))
-        if self.batch_size == 1:
-            raise OptionError(
-                "batch_size=1 must be at least 2: a row is compared with the others of its batch. "
-                "None takes a fair share of the rows."
-            )
-        if not 0 < self.learning_rate < math.inf or not 0 <= self.decay < math.inf:
-            raise OptionError(
-                f"learning_rate={self.learning_rate} must be above 0, and decay={self.decay} not "
-                "negative; both must be finite."
-            )
+    terms: Annotated[int, Setting("Number of products in the sum.", least=1)] = 32
+    width: Annotated[
+        int, Setting("Features of a column in the layers before the last.", least=1)
+    ] = 8
+    depth: Annotated[int, Setting("Number of Gaussian layers.", least=1)] = 2
+    form: Annotated[
+        ProductForm,
+        Setting(
+            "How the columns meet: variational, product or signed, see "
+            "`kermix.networks.product_rows.GaussianProduct`."
+        ),
+    ] = "variational"
+    epochs: Annotated[int, Setting("Largest number of passes over the rows.", least=1)] = 40
+    batch_size: Annotated[
+        int | None,
+        replace(
+            BATCH_SIZE,
+            least=2,  # a row is compared with the others of its batch
+            unset="a sixteenth of the rows, from 16 to 256; with bins a tenth for two classes, up "
+            "to 2048, and a twelfth for more, up to 1024",
+        ),
+    ] = None
+    learning_rate: Annotated[float, LEARNING_RATE] = 2e-2
+    decay: Annotated[
+        float, Setting("Weight decay of the affine maps and coefficients.", least=0)
+    ] = 0.1
+    patience: Annotated[
+        int,
+        Setting(
+            "Number of epochs without progress on held-out rows after which a member stops.",
+            least=1,
+        ),
+    ] = 20
+    seed: Annotated[int, SEED] = 0
 
 
 STEPS, SMALLEST_BATCH, LARGEST_BATCH = 16, 16, 256  # of an epoch, where nothing is said

@@ -13,11 +13,11 @@ from kermix.distributed.ranks import Ranks
 from kermix.errors import OptionError
 from kermix.networks.scaled import ScaledModel
 from kermix.training.checkpoints import RunningAverage
+from kermix.training.fit_settings import FitSettings
 from kermix.training.graphs import adam
 from kermix.training.loop import Forward, Row, Task
 from kermix.training.objective import LEAST_POINTS, Objective
 from kermix.training.schedules import VarianceSchedule, learning_rate
-from kermix.training.settings import FitSettings
 
 __all__ = ["RowTask", "check_shares"]
 

@@ -14,10 +14,8 @@ import torch
 from torch import Tensor
 
 from kermix.kernels.distances import Layout
-from kermix.kernels.gaussian import variance_grid
-from kermix.kernels.mixed import mixed_kernel
 from kermix.kernels.subsets import distinct_rows
-from kermix.sketches.features import nystrom_features
+from kermix.sketches.principal import features_at_two_scales
 from kermix.two_sample.column_scores import FEWEST_ROWS, ColumnPlace, ColumnScores
 
 __all__ = ["ToldApart", "auc", "tell_apart"]
@@ -26,7 +24,7 @@ __all__ = ["ToldApart", "auc", "tell_apart"]
 MOST_ROWS = 2500  # of a side
 FOLDS = 5
 EXCHANGES = 60
-KERNEL_FEATURES = 250
+KERNEL_FEATURES, CANDIDATES = 250, 2000
 MOST_SCORES = 400
 NUMBERS = 4_000_000  # of the features of all rows
 SCORES_OF_FEW, ROWS_OF_A_SCORE = 2, 10  # of few rows only the first scores of a number are used
@@ -135,15 +133,8 @@ def _features(
         return None
     parts = [single]
     ranked = rows if ranks is None else torch.special.ndtri(ranks)
-    grid = variance_grid(ranked, 4, layout)
-    seed = 0
-    for v in sorted({grid[len(grid) // 4], grid[-1]}):
-        kernel = mixed_kernel(ranked, layout, v)
-        parts.append(
-            nystrom_features(ranked, kernel, KERNEL_FEATURES, 1e-4, candidates=2000, seed=seed)(
-                ranked
-            )
-        )
+    kernels = features_at_two_scales(ranked, layout, KERNEL_FEATURES, CANDIDATES)
+    parts += [features(ranked) for features in kernels]
     scaled = []
     for part in parts:
         part = part - part.mean(0)

@@ -3,7 +3,7 @@
 Statistics of all permutations come from one pooled Gram matrix and a few matrix products.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -19,36 +19,35 @@ from kermix.kernels.mixed import mixed_kernel
 from kermix.kernels.others import AnyKernel, PointKernel, as_point_kernel
 from kermix.linalg.cholesky import checked_ridge, solve_dtype
 from kermix.two_sample.aggregate import AggregateTest, aggregate_rows
+from kermix.two_sample.cost_statistics import (
+    COST_RIDGE,
+    KERNEL_COSTS,
+    CostStatistics,
+    KernelCost,
+    TestForm,
+)
+from kermix.two_sample.energy import EnergyStatistic
 from kermix.two_sample.permutation import (
     ExchangeableUnits,
+    Statistic,
     StatisticValues,
     own_generator,
     permutation_test,
 )
-from kermix.two_sample.statistics import (
-    COST_RIDGE,
-    Ranking,
-    TestForm,
-    energy_ranking,
-    gram_blocks,
-    mmd_ranking,
-    moment_ranking,
-    pooled_features,
-    scalar_ranking,
-)
 
 __all__ = [
+    "COSTS",
     "TestCost",
     "TwoSampleResult",
     "as_numbers",
-    "ranked",
+    "cost_tests",
     "two_sample_test",
 ]
 
-TestCost: TypeAlias = Literal["svd", "matrix", "vector", "scalar", "mmd", "energy"]
+TestCost: TypeAlias = KernelCost | Literal["energy"]
 Seed: TypeAlias = int | torch.Generator
 
-COSTS = ("svd", "matrix", "vector", "scalar", "mmd", "energy")
+COSTS: tuple[TestCost, ...] = (*KERNEL_COSTS, "energy")
 # Reasoned, no record.
 DIVIDED = 1e-6
 
@@ -163,11 +162,11 @@ def two_sample_test(
         (True, True)
     """
     x, y = as_numbers(x), as_numbers(y)
-    weights_x = None if weights_x is None else as_numbers(weights_x)
-    weights_y = None if weights_y is None else as_numbers(weights_y)
+    _check_sets(x, y)
+    weights = _pooled_weights(x, y, weights_x, weights_y)
     asked = (isinstance(variances, str), kernel is None, form == "local", ridge == "auto")
     if cost is None and all(asked):
-        return _aggregate(x, y, permutations, seed, groups, weights_x, weights_y, layout)
+        return _aggregate(x, y, permutations, seed, groups, weights, layout)
     cost = "svd" if cost is None else cost
     check_option("cost", cost, COSTS)
     check_option("form", form, ("local", "exact"))
@@ -176,29 +175,58 @@ def two_sample_test(
         ridge = None if any(isinstance(k, PointKernel) for k in kernels) else COST_RIDGE
     if ridge is not None:
         checked_ridge(ridge)
-    _check_sets(x, y)
     with torch.autocast(x.device.type, enabled=False):
         generator = own_generator(seed)
-        weights = _pooled_weights(x, y, weights_x, weights_y)
         pooled = torch.cat([x, y]).to(solve_dtype(x.device))
         units = ExchangeableUnits.of(
             pooled, len(x), permutations, generator, groups=groups, weights=weights
         )
-        grid: tuple[float, ...] = ()
-        if cost != "energy" and not kernels:
-            grid = _grid(variances, pooled, layout)
-        kernels = [k.fitted(pooled) if isinstance(k, PointKernel) else k for k in kernels]
-        used: list[GaussianKernel | PointKernel] = kernels or [
-            mixed_kernel(units.rows, layout, v) for v in grid
-        ]
-        rankings, method = _rankings(cost, form, ridge, units, used, generator, layout)
-        named = f"{form}, {method}" if cost in ("svd", "matrix", "vector") else method
-        sizes = len(x), len(y)
-        values, noises, orders = zip(
-            *((r.values, r.noise, r.order) for r in rankings), strict=True
+        if cost == "energy":
+            energy = EnergyStatistic(layout, generator)
+            return cost_tests(units, [energy], (), (len(x), len(y)))[cost]
+        grid = () if kernels else _grid(variances, pooled, layout)
+        used = [k.fitted(pooled) if isinstance(k, PointKernel) else k for k in kernels]
+        used += [mixed_kernel(units.rows, layout, v) for v in grid]
+        statistics = [CostStatistics((cost,), k, form, ridge, generator) for k in used]
+        found = cost_tests(units, statistics, grid, (len(x), len(y)))[cost]
+        return replace(found, kernels=tuple(map(str, used))) if kernels else found
+
+
+def cost_tests(
+    units: ExchangeableUnits,
+    statistics: Iterable[Statistic[ExchangeableUnits]],
+    grid: tuple[float, ...],
+    sizes: tuple[int, int],
+) -> dict[str, TwoSampleResult]:
+    """A test for each cost, over all kernels.
+
+    Args:
+        units: What changes sides.
+        statistics: Of the costs, for each kernel.
+        grid: Variances of the kernels, if they are Gaussian.
+        sizes: Rows of both sides.
+    """
+    of_costs: dict[str, list[StatisticValues]] = {}
+    for statistic in statistics:
+        for values in statistic.values(units):
+            of_costs.setdefault(values.name, []).append(values)
+    found = {}
+    for cost, several in of_costs.items():
+        test = permutation_test(several)
+        found[cost] = TwoSampleResult(
+            statistic=test.statistic,
+            pvalue=test.pvalue,
+            cost=cost,
+            variances=() if cost == "energy" else grid,
+            statistics=tuple(float(one.values[0]) for one in several),
+            pvalues=test.single_pvalues,
+            permutations=len(test.total) - 1,
+            n=sizes[0],
+            m=sizes[1],
+            method=several[-1].method,
+            null=test.null,
         )
-        found = ranked(list(values), cost, grid, sizes, named, noises, orders)
-        return replace(found, kernels=tuple(str(k) for k in kernels))
+    return found
 
 
 def as_numbers(given: Any) -> Tensor:
@@ -225,11 +253,9 @@ def _aggregate(
     permutations: int,
     seed: Seed,
     groups: tuple[Tensor, Tensor] | None,
-    weights_x: Tensor | None,
-    weights_y: Tensor | None,
+    weights: Tensor | None,
     layout: Layout | None,
 ) -> TwoSampleResult:
-    _check_sets(x, y)
     found = aggregate_rows(
         torch.cat([x.cpu().double(), y.cpu().double()]),
         len(x),
@@ -237,7 +263,7 @@ def _aggregate(
         permutations=permutations,
         seed=seed,
         groups=groups,
-        weights=_pooled_weights(x, y, weights_x, weights_y),
+        weights=weights,
     )
     return TwoSampleResult(
         statistic=found.statistic,
@@ -256,43 +282,6 @@ def _aggregate(
     )
 
 
-def _rankings(
-    cost: TestCost,
-    form: TestForm,
-    ridge: float | None,
-    units: ExchangeableUnits,
-    kernels: Sequence[GaussianKernel | PointKernel],
-    generator: torch.Generator,
-    layout: Layout | None,
-) -> tuple[list[Ranking], str]:
-    """Statistics of all labellings for each kernel, and how they were found."""
-    points, sides = units.rows, units.sides
-    if cost == "energy":
-        return [energy_ranking(points, *sides, layout)], "distances"
-    found, method = [], "gram matrix"
-    for kernel in kernels:
-        terms = (
-            kernel.cross_terms(points.shape[-1]) if isinstance(kernel, GaussianKernel) else kernel
-        )
-        if cost == "scalar":
-            found.append(scalar_ranking(points, terms, *sides))
-        elif cost == "mmd":
-            found.append(mmd_ranking(gram_blocks(points, terms), *sides))
-        else:
-            features, method = pooled_features(points, kernel, units.shares, generator)
-            if isinstance(kernel, PointKernel):
-                features = features.divided(_mean_diagonal(kernel, points))
-            features = features.whitened(ridge)
-            found.append(moment_ranking(cost, form, features, *sides, units.used))
-    return found, method
-
-
-def _mean_diagonal(kernel: PointKernel, points: Tensor) -> float:
-    """What a ridge is relative to."""
-    mean = float(kernel.diagonal(points).mean())
-    return mean if mean > 0 else 1.0
-
-
 def _given_kernels(
     kernel: AnyKernel | Sequence[AnyKernel] | None, cost: str, variances: object
 ) -> list[GaussianKernel | PointKernel]:
@@ -308,39 +297,6 @@ def _given_kernels(
     return [k if isinstance(k, GaussianKernel) else as_point_kernel(k) for k in several]
 
 
-def ranked(
-    rows: list[Tensor],  # (permutations + 1,) each
-    cost: str,
-    grid: tuple[float, ...],
-    sizes: tuple[int, int],
-    method: str,
-    noises: Sequence[float | None] | None = None,
-    orders: Sequence[Tensor | None] | None = None,
-) -> TwoSampleResult:
-    """A result from statistics of all labellings, one row for each variance, the given first.
-
-    Statistics that are no further apart than their rounding error (`noises`, for each row; a
-    little above the precision of its largest number, if not given) are ties. Where a row cannot
-    hold the digits by which it differs, `orders` has what is ranked instead.
-    """
-    noises = [None] * len(rows) if noises is None else noises
-    orders = [None] * len(rows) if orders is None else orders
-    test = permutation_test(map(StatisticValues, [cost] * len(rows), rows, noises, orders))
-    return TwoSampleResult(
-        statistic=test.statistic,
-        pvalue=test.pvalue,
-        cost=cost,
-        variances=grid,
-        statistics=tuple(float(row[0]) for row in rows),
-        pvalues=test.single_pvalues,
-        permutations=len(test.total) - 1,
-        n=sizes[0],
-        m=sizes[1],
-        method=method,
-        null=test.null,
-    )
-
-
 def _grid(
     variances: Sequence[float] | float | Literal["auto"], pooled: Tensor, layout: Layout | None
 ) -> tuple[float, ...]:
@@ -351,7 +307,10 @@ def _grid(
 
 
 def _pooled_weights(
-    x: Tensor, y: Tensor, weights_x: Tensor | None, weights_y: Tensor | None
+    x: Tensor,
+    y: Tensor,
+    weights_x: Tensor | np.ndarray | None,
+    weights_y: Tensor | np.ndarray | None,
 ) -> Tensor | None:
     """Weights of all rows on one scale, so that a row and its weight can change sides."""
     if weights_x is None and weights_y is None:
@@ -364,21 +323,25 @@ def _pooled_weights(
             f"weights of both, on one scale; or draw rows of {given[-1]} in proportion to their "
             "weights (torch.multinomial) and test these without weights."
         )
-    sides = [("weights_x", weights_x, x), ("weights_y", weights_y, y)]
-    for name, weights, points in sides:
+    sides = {"weights_x": (as_numbers(weights_x), x), "weights_y": (as_numbers(weights_y), y)}
+    for name, (weights, points) in sides.items():
         check_weights(name, weights, points)
-    parts = [weights.double() for _, weights, _ in sides]
-    if all(bool((p == p[0]).all()) for p in parts):
+    parts = {name: weights.double() for name, (weights, _) in sides.items()}
+    if all(bool((p == p[0]).all()) for p in parts.values()):
         return None  # whatever their sums
-    for name, of in (("sum", torch.sum), ("mean", torch.mean)):
-        divided = [len(p) > 1 and abs(float(of(p)) - 1) < DIVIDED for p in parts]
-        if all(divided) or (name == "sum" and any(divided)):
-            names = " and ".join(n for (n, _, _), d in zip(sides, divided, strict=True) if d)
-            raise WeightError(
-                f"The {name} of {names} is 1: weights that were divided by their {name} no longer "
-                "belong to their rows alone, and a row keeps its weight when labels are "
-                "exchanged, so the p-value would be wrong. Give the weights of both as they were "
-                "before, on one scale."
-            )
-    weights = torch.cat(parts)
+    _refuse_divided(parts)
+    weights = torch.cat([*parts.values()])
     return weights / weights.max()
+
+
+def _refuse_divided(parts: dict[str, Tensor]) -> None:
+    """Refuse weights that were divided by their sum, on one side or both, or by their mean."""
+    for what, of, needed in (("sum", torch.sum, any), ("mean", torch.mean, all)):
+        divided = [n for n, p in parts.items() if len(p) > 1 and abs(float(of(p)) - 1) < DIVIDED]
+        if needed(name in divided for name in parts):
+            raise WeightError(
+                f"The {what} of {' and '.join(divided)} is 1: weights that were divided by their "
+                f"{what} no longer belong to their rows alone, and a row keeps its weight when "
+                "labels are exchanged, so the p-value would be wrong. Give the weights of both as "
+                "they were before, on one scale."
+            )

@@ -15,10 +15,9 @@ from torch import Tensor
 
 from kermix.kernels.distances import Layout, squared_distances
 from kermix.kernels.mixed import mixed_kernel
-from kermix.mixtures.mixture import log_scalar_cost
+from kermix.mixtures.mixture import InnerProducts, log_scalar_cost
+from kermix.two_sample.cost_statistics import ROUNDING, SAFE, log_cross_means
 from kermix.two_sample.permutation import signed_weights
-from kermix.two_sample.statistics import SAFE, log_cross_means
-from kermix.two_sample.weightings import ROUNDING, WeightedInnerProducts
 
 __all__ = [
     "LARGEST_SCATTER",
@@ -203,7 +202,7 @@ class PairMeans:
     def divergence(self, log_xy: Tensor) -> Tensor:
         """Cauchy-Schwarz divergence; without a row, as means are corrected, it may be negative."""
         log_xx = self.xx.log()
-        products = WeightedInnerProducts(log_xx, log_xy, self.yy.log())
+        products = InnerProducts(log_xy, self.yy.log(), log_xx)
         found = log_xx - log_scalar_cost(products, normalized=False)
         return torch.where(found.abs() <= ROUNDING, 0.0, found)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kermix.sketches.accumulation import FeatureSums
 from kermix.sketches.sketch import Sketch, check_comparable
-from kermix.two_sample.statistics import COST_RIDGE
+from kermix.two_sample.cost_statistics import COST_RIDGE
 
 __all__ = ["MeanTest", "mean_test"]
 

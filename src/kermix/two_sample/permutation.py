@@ -68,6 +68,7 @@ class StatisticValues(NamedTuple):
     values: Tensor  # (P,)
     noise: float | None = None
     order: Tensor | None = None  # (P,)
+    method: str = ""  # how it was computed, in words
 
     @property
     def ranked(self) -> Tensor:  # (P,)

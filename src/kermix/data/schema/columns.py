@@ -13,6 +13,7 @@ import numpy as np
 
 from kermix.data.readers.common import listed, load_pyarrow
 from kermix.data.readers.frames import ColumnType, arrow_type, typed_array
+from kermix.data.readers.number_forms import NumberForm, without_marks
 from kermix.data.schema.monotone import MonotoneMap
 from kermix.data.schema.times import (
     from_ticks,
@@ -276,6 +277,7 @@ class NumberColumn(Column):
     step: int = 1
     text: tuple[str, str] | None = None  # how times are written, and their unit
     time: bool = False
+    form: NumberForm | None = None  # how numbers are written that are text
 
     @property
     def kind(self) -> str:  # type: ignore[override]
@@ -305,6 +307,7 @@ class NumberColumn(Column):
         self, column: Any, table: str, unseen: str, first_row: int = 0
     ) -> tuple[np.ndarray, np.ndarray]:
         """Codes of the cells, and normal scores of those that are no atoms (0 elsewhere)."""
+        column = self.with_gaps(column)
         empty = np.asarray(column.is_null().to_numpy())
         numbers = self.numbers(column, table)
         codes, scores = np.zeros(len(empty), np.int64), np.zeros(len(empty))
@@ -319,9 +322,15 @@ class NumberColumn(Column):
         scores[present[rest]] = self.map(numbers[rest])
         return _with_gaps(codes, empty, self, table, unseen, first_row), scores
 
+    def with_gaps(self, column: Any) -> Any:
+        """Cells without the marks that stand for gaps among written numbers, such as "-"."""
+        if self.form is None or family(column.type) != "text":
+            return column
+        return without_marks(column)
+
     def numbers(self, column: Any, table: str) -> np.ndarray:
         """The numbers of the cells that are not missing."""
-        filled = column.drop_null()
+        filled = self.with_gaps(column).drop_null()
         if not len(filled):
             return np.empty(0)
         own = arrow_type(self.type.arrow)
@@ -337,7 +346,22 @@ class NumberColumn(Column):
             return self._shifted(ticks(times))
         if self.time:
             return self._shifted(ticks(_cast(filled, own, self, table)))
+        if self.form is not None and family(filled.type) == "text":
+            return self._read(filled, table)
         return plain_numbers(filled, self.name, table, self.origin)
+
+    def _read(self, filled: Any, table: str) -> np.ndarray:
+        """The numbers of cells that are text."""
+        assert self.form is not None
+        numbers = self.form.read(filled)
+        if numbers.null_count:
+            bad = filled.filter(numbers.is_null())[0].as_py()
+            usual = self.form.write(np.array([self.low]))[0]
+            raise SchemaError(
+                f"{table}, column {self.name}: {bad!r} is not a number written as {usual!r} is, "
+                "as the schema says."
+            )
+        return np.asarray(numbers.to_numpy(), dtype=np.float64)
 
     def _shifted(self, whole: np.ndarray) -> np.ndarray:
         return (whole - self.origin) / self.step
@@ -362,6 +386,8 @@ class NumberColumn(Column):
             )
         if self.time:
             return from_ticks(numbers.astype(np.int64) * self.step + self.origin, own, gone)
+        if self.form is not None:
+            return arrow.array(self.form.write(numbers), "string", mask=gone).cast(own)
         if family(own) == "text":
             return arrow.array(numbers, mask=gone).cast("string")
         return from_floats(numbers, self.origin, own, gone)
@@ -386,6 +412,14 @@ class NumberColumn(Column):
         table = np.concatenate([[0.0], self.map(self.atoms), [0.0]])
         return np.where(codes == 0, scores, table[np.clip(codes, 0, len(table) - 1)])
 
+    def shown(self, number: float, digits: int = 6) -> str:
+        """A number as the column has it: a time, or written in its form."""
+        if self.time:
+            return self.shown_time(number)
+        if self.form is not None:
+            return self.form.write(np.array([number]))[0].strip()
+        return f"{number + self.origin:.{digits}g}"
+
     def shown_time(self, number: float | None) -> str:
         """A number of steps as the time that it stands for."""
         if number is None:
@@ -408,7 +442,7 @@ class NumberColumn(Column):
             first, last = (self.shown_time(v) for v in (self.low, self.high))
             told = f"{first} to {last}, steps of {steps:g} s"
         else:
-            low, high = (f"{v + self.origin:g}" for v in (self.low, self.high))
+            low, high = (self.shown(v) for v in (self.low, self.high))
             digits = {None: "", 0: ", whole"}.get(self.decimals, f", {self.decimals} decimals")
             told = f"{low} to {high}{digits}"
         return told + (f", {len(self.atoms)} atoms" if len(self.atoms) else "")
@@ -420,8 +454,9 @@ class NumberColumn(Column):
             for n in ("low", "high", "decimals", "continuous", "origin", "step", "time")
         }
         text = None if self.text is None else list(self.text)
+        form = {} if self.form is None else {"form": self.form.to_dict()}
         atoms = self.atoms.tolist()
-        return {**super().to_dict(), **more, "text": text, "atoms": atoms,
+        return {**super().to_dict(), **more, "text": text, **form, "atoms": atoms,
                 "map": self.map.to_dict()}  # fmt: skip
 
 

@@ -5,13 +5,15 @@ Columns of several tables are judged as one, of a type that holds them all.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from kermix.data.readers.common import listed, load_pyarrow, names_apart
 from kermix.data.readers.frames import ColumnType, Frame, declared_array
+from kermix.data.readers.number_forms import NumberForm, look_at_numbers
 from kermix.data.schema.columns import (
     EXACT,
     CategoryColumn,
@@ -38,6 +40,7 @@ from kermix.data.schema.unmodelled import LeftOutColumn
 from kermix.errors import OptionError, SchemaError
 
 __all__ = [
+    "ColumnCells",
     "Judge",
     "check_same_names",
     "chosen_columns",
@@ -204,202 +207,259 @@ def _time_type(name: str, frames: Sequence[Frame], types: Sequence[Any]) -> Any:
     return load_pyarrow().timestamp(finest.unit, zone_of(zoned[0][1])) if zoned else finest
 
 
-LONG_TEXT = 60  # characters, on average
-MOST_CATEGORIES = 10_000  # of text that nobody has called a category
-MOST_DECIMALS = 12
-FEWEST_OF_AN_ATOM = 10  # rows
+LONG_TEXT = 60  # characters, on average: convention
+MOST_CATEGORIES = 10_000  # of text that nobody has called a category: convention
+MOST_DECIMALS = 12  # of numbers that are rounded: convention
+FEWEST_OF_AN_ATOM = 10  # rows: convention
 NEIGHBOURS, STANDS_OUT = 20, 8  # an atom has so many times the rows of the values beside it
 MOST_STANDING_OUT = 200
 ROW_NUMBERS = re.compile(
     r"(.*[_ .-])?(id|key|index|rownames?|row[_ ]?(number|nr|no)?)|unnamed: 0|", re.I
 )
+MODELLED = ("numbers", "truth values", "text", "times", "nothing")
+
+
+@dataclass(frozen=True)
+class ColumnCells:
+    """The cells of a column of one or several tables, by which its kind is judged.
+
+    Attributes:
+        name: Of the column.
+        type: What it was for the caller.
+        pieces: Its cells in each table, of one type.
+        table: How messages begin.
+    """
+
+    name: str
+    type: ColumnType
+    pieces: Sequence[Any]
+    table: str
+
+    @cached_property
+    def filled(self) -> Any:
+        """The cells of all tables that are not empty."""
+        chunks = [c for p in self.pieces for c in p.chunks]
+        return load_pyarrow().chunked_array(chunks, self.pieces[0].type).drop_null()
+
+    @cached_property
+    def gaps(self) -> float:
+        """The share of cells that are empty."""
+        rows = sum(len(p) for p in self.pieces)
+        return (rows - len(self.filled)) / max(1, rows)
+
+    @property
+    def holds(self) -> str:
+        """What the cells are, in one word."""
+        return family(self.pieces[0].type)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody has declared which values there are."""
+        return self.type.declared is None
+
+    @cached_property
+    def counted(self) -> tuple[Any, np.ndarray]:
+        """Its values, and how many cells have each."""
+        from pyarrow import compute
+
+        counted = compute.value_counts(self.filled)
+        values = counted.field("values")
+        if self.holds == "text":
+            values = values.cast(load_pyarrow().string())
+        return values, counted.field("counts").to_numpy()
+
+    @property
+    def all_differ(self) -> bool:
+        """Whether no value is there twice, in all tables together or in each."""
+        return len(self.counted[0]) == len(self.filled) or all(
+            len(p.unique().drop_null()) == len(p) - p.null_count > 1 for p in self.pieces
+        )
+
+    def left_out(self, what: str, reason: str, sure: bool = False) -> LeftOutColumn:
+        """The column as one that no model sees, with the pattern of its keys."""
+        pattern, kind = None, self.type
+        interval = (kind.pandas or "").startswith("interval[")
+        if what == "key" and self.is_free and not kind.mixed and not interval:
+            texts = key_texts(self.filled)
+            if texts is not None:
+                pattern = KeyPattern.of(texts.unique(), len(texts), sure)
+        return LeftOutColumn(self.name, kind, self.gaps, what, reason=reason, pattern=pattern)
+
+    def constant(self) -> LeftOutColumn:
+        """The column as one that has a single value."""
+        plain = self.filled.slice(0, 1).combine_chunks()
+        if self.holds == "times" or load_pyarrow().types.is_decimal(plain.type):
+            plain = plain.cast("string")
+        return LeftOutColumn(self.name, self.type, 0.0, "constant", plain[0].as_py())
 
 
 @dataclass(frozen=True)
 class Judge:
-    """The settings by which kinds are found.
+    """The settings by which kinds are found, and what is to be said about columns.
 
     Attributes:
         category_up_to: Whole numbers with at most so many distinct values are a category.
         atom_share: A number that so many of the rows have is an atom.
         atoms_up_to: Of a number column with at most so many distinct values, each is an atom.
         fold_below: Values of a category that are seen less often become "other"; None: no "other".
+        remarks: Sentences about columns that may be meant otherwise.
     """
 
     category_up_to: int = 20
     atom_share: float = 0.004
     atoms_up_to: int = 300
     fold_below: int | None = None
+    remarks: list[str] = field(default_factory=list)
 
-    def column(
-        self, name: str, kind: ColumnType, pieces: Sequence[Any], wanted: str | None, table: str
-    ) -> Column:
-        """The column that holds all pieces; `wanted` is the kind that the caller has said."""
-        arrow = load_pyarrow()
-        whole = arrow.chunked_array([c for p in pieces for c in p.chunks], pieces[0].type)
-        filled = whole.drop_null()
-        gaps = whole.null_count / max(1, len(whole))
-        holds = family(whole.type)
+    def column(self, cells: ColumnCells, wanted: str | None) -> Column:
+        """The column of these cells; `wanted` is the kind that the caller has said."""
         if wanted in ("key", "text"):
-            return _left_out(name, kind, gaps, wanted, filled, "as you said", sure=True)
-        known = ("numbers", "truth values", "text", "times", "nothing")
-        if holds not in known:
-            return _left_out(name, kind, gaps, "text", filled, f"holds {whole.type}")
-        if not len(filled):
-            return LeftOutColumn(name, kind, gaps, "constant", None)
-        if wanted == "number" or (wanted is None and holds == "numbers"):
-            return self._number(name, kind, gaps, pieces, filled, wanted, table)
-        if wanted == "time" or (wanted is None and holds == "times"):
-            return self._time(name, kind, gaps, filled, wanted, table)
-        return self._category(name, kind, gaps, pieces, filled, wanted, table)
+            return cells.left_out(wanted, "as you said", sure=True)
+        if cells.holds not in MODELLED:
+            return cells.left_out("text", f"holds {cells.filled.type}")
+        if not len(cells.filled):
+            return LeftOutColumn(cells.name, cells.type, cells.gaps, "constant", None)
+        kind = wanted or {"numbers": "number", "times": "time"}.get(cells.holds)
+        if kind == "number":
+            return self._number(cells, wanted)
+        if kind == "time":
+            return self._time(cells, wanted)
+        return self._values(cells, wanted)
 
-    def _category(
-        self, name: str, kind: ColumnType, gaps: float, pieces: Sequence[Any], filled: Any,
-        wanted: str | None, table: str,
-    ) -> Column:  # fmt: skip
+    def _values(self, cells: ColumnCells, wanted: str | None) -> Column:
+        """Truth values or text, whatever the text tells; or any cells as a category."""
+        if wanted == "category":
+            return self._category(cells)
+        values, _ = cells.counted
+        if len(values) == 1 and not cells.gaps and cells.is_free:
+            return cells.constant()
+        if wanted == "constant":
+            raise SchemaError(
+                f"{cells.table}, column {cells.name}: has {len(values)} "
+                f"values{' and gaps' if cells.gaps else ''}, so it is not a constant."
+            )
+        if cells.holds != "text" or not cells.is_free:
+            return self._category(cells)
+        if cells.type.mixed:
+            return self._text(cells) or self._category(cells)
+        way = text_format(values)
+        if way is not None:
+            return self._time(cells, None, way)
+        look = look_at_numbers(values, counts=cells.counted[1])
+        if look.form is not None:
+            return self._written_numbers(cells, look.form)
+        note = look.note(cells.name)
+        self.remarks.extend(filter(None, [note]))
+        # What is mostly money is no id, whatever else is there.
+        may_be_key = note is None or look.is_digits
+        return self._text(cells, may_be_key) or self._category(cells)
+
+    def _written_numbers(self, cells: ColumnCells, form: NumberForm) -> NumberColumn:
+        numbers = form.read(cells.filled)
+        rows = sum(len(p) for p in cells.pieces)
+        gaps = (rows - len(numbers) + numbers.null_count) / rows
+        x = numbers.drop_null().to_numpy()
+        counted = np.unique(x, return_counts=True)
+        decimals = _decimals(counted[0], np.float64)
+        column = self._numbers(cells, counted, decimals=decimals)
+        return replace(column, gaps=gaps, form=form)
+
+    def _category(self, cells: ColumnCells) -> CategoryColumn:
         from pyarrow import compute
 
-        arrow = load_pyarrow()
-        counted = compute.value_counts(filled)
-        values, counts = counted.field("values"), counted.field("counts").to_numpy()
-        if family(values.type) == "text" and values.type != arrow.string():
-            values = values.cast(arrow.string())
-        if wanted is None or wanted == "constant":
-            if len(values) == 1 and not gaps and kind.declared is None:
-                return _constant(name, kind, values)
-            if wanted == "constant":
-                raise SchemaError(
-                    f"{table}, column {name}: has {len(values)} "
-                    f"values{' and gaps' if gaps else ''}, so it is not a constant."
-                )
-        if wanted is None and kind.declared is None and family(values.type) == "text":
-            way = None if kind.mixed else text_format(values)
-            if way is not None:
-                return self._time(name, kind, gaps, filled, None, table, way)
-            left = self._text(name, kind, gaps, pieces, filled, values)
-            if left is not None:
-                return left
-        keep = np.ones(len(values), bool)
-        if self.fold_below is not None:
-            keep = counts >= self.fold_below
-        if kind.declared is None:
-            kept = values.filter(arrow.array(keep))
-            kept = kept.take(compute.sort_indices(kept))
+        values, counts = cells.counted
+        if cells.is_free:
+            keep = counts >= (0 if self.fold_below is None else self.fold_below)
+            values = values.filter(load_pyarrow().array(keep))
+            values = values.take(compute.sort_indices(values))
         else:
-            kept = _declared(kind, values.type)
-        value_type = str(kept.type)
-        plain = (
-            kept
-            if family(kept.type) in ("numbers", "truth values", "text")
-            else kept.cast("string")
-        )
-        if arrow.types.is_decimal(plain.type):
-            plain = plain.cast("string")
-        return CategoryColumn(
-            name, kind, gaps, tuple(plain.to_pylist()), value_type, self.fold_below is not None
-        )
+            values = declared_array(cells.type).cast(values.type)
+        kept = values
+        if cells.holds not in ("numbers", "truth values", "text"):
+            kept = kept.cast("string")
+        if load_pyarrow().types.is_decimal(kept.type):
+            kept = kept.cast("string")
+        return CategoryColumn(cells.name, cells.type, cells.gaps, tuple(kept.to_pylist()),
+                              str(values.type), self.fold_below is not None)  # fmt: skip
 
-    def _text(
-        self, name: str, kind: ColumnType, gaps: float, pieces: Sequence[Any], filled: Any,
-        values: Any,
-    ) -> Column | None:  # fmt: skip
+    def _text(self, cells: ColumnCells, may_be_key: bool = True) -> LeftOutColumn | None:
         """Text that is no category: a key, or free text."""
         from pyarrow import compute
 
+        values, _ = cells.counted
         if len(values) <= self.category_up_to:
             return None
         length = compute.mean(compute.utf8_length(values)).as_py()
-        distinct = len(values) == len(filled) or all(
-            len(p.unique().drop_null()) == len(p) - p.null_count > 1 for p in pieces
-        )
         if length > LONG_TEXT:
             reason = f"text of {length:.0f} characters"
-        elif distinct:
+        elif cells.all_differ:
             reason = "all different"
-        elif len(values) > MOST_CATEGORIES or 2 * len(values) > len(filled):
-            reason = f"{len(values):,} different values in {len(filled):,} rows"
+        elif len(values) > MOST_CATEGORIES or 2 * len(values) > len(cells.filled):
+            reason = f"{len(values):,} different values in {len(cells.filled):,} rows"
         else:
             return None
-        coded = (
-            length <= LONG_TEXT
-            or not compute.any(compute.match_substring_regex(values, r"\s")).as_py()
-        )
-        found = _left_out(name, kind, gaps, "key", filled, reason) if coded else None
-        if found is not None and found.pattern is not None:
-            return found
-        return _left_out(name, kind, gaps, "text", values, reason)
+        spaced = compute.any(compute.match_substring_regex(values, r"\s")).as_py()
+        if may_be_key and (length <= LONG_TEXT or not spaced):
+            found = cells.left_out("key", reason)
+            if found.pattern is not None:
+                return found
+        return cells.left_out("text", reason)
 
-    def _number(
-        self, name: str, kind: ColumnType, gaps: float, pieces: Sequence[Any], filled: Any,
-        wanted: str | None, table: str,
-    ) -> Column:  # fmt: skip
-        arrow = load_pyarrow()
-        integer = arrow.types.is_integer(filled.type)
+    def _number(self, cells: ColumnCells, wanted: str | None) -> Column:
+        """A number, unless it is a constant, has few whole values, or counts rows."""
+        if cells.holds == "text":
+            form = look_at_numbers(cells.counted[0], sure=True).form
+            if form is not None:
+                return self._written_numbers(cells, form)
+        filled = cells.filled
+        integer = load_pyarrow().types.is_integer(filled.type)
         origin = origin_of(filled)
-        x = plain_numbers(filled, name, table, origin)
+        x = plain_numbers(filled, cells.name, cells.table, origin)
         values, counts = np.unique(x, return_counts=True)
-        decimals = 0 if integer else _decimals(values, filled)
+        decimals = 0 if integer else _decimals_of(values, filled.type)
         if wanted is None:
-            if len(values) == 1 and not gaps and kind.declared is None:
-                return _constant(name, kind, filled.slice(0, 1).combine_chunks())
-            exact = not integer or origin or abs(x).max() < EXACT
+            if len(values) == 1 and not cells.gaps and cells.is_free:
+                return cells.constant()
+            exact = bool(not integer or origin or abs(x).max() < EXACT)
             few = len(values) <= self.category_up_to and 2 * len(values) <= len(x)
-            if (
-                kind.declared is not None
-                or (decimals == 0 and few and exact)
-                or (not exact and few)
-            ):
-                return self._category(name, kind, gaps, pieces, filled, "category", table)
+            if not cells.is_free or (few and (decimals == 0 or not exact)):
+                return self._category(cells)
             whole = decimals == 0 and len(x) > self.category_up_to
-            if whole and self._is_key(name, x, values, pieces, table, origin):
-                return _left_out(name, kind, gaps, "key", filled, "a row number")
-        return self._numbers(name, kind, gaps, (values, counts), decimals, origin)
-
-    def _is_key(
-        self, name: str, x: np.ndarray, values: np.ndarray, pieces: Sequence[Any], table: str,
-        origin: int,
-    ) -> bool:  # fmt: skip
-        """Whether whole numbers count rows, all together or in each table."""
-        if _counts_rows(x, values, name):
-            return True
-        if len(pieces) < 2:
-            return False
-        each = [plain_numbers(p.drop_null(), name, table, origin) for p in pieces]
-        return all(len(e) > 1 and _counts_rows(e, np.unique(e), name) for e in each)
+            if whole and _is_key(cells, x, values, origin):
+                return cells.left_out("key", "a row number")
+        return self._numbers(cells, (values, counts), decimals=decimals, origin=origin)
 
     def _time(
-        self, name: str, kind: ColumnType, gaps: float, filled: Any, wanted: str | None,
-        table: str, way: tuple[str, str] | None = None,
-    ) -> Column:  # fmt: skip
-        arrow = load_pyarrow()
-        own = filled.type
-        if family(own) == "text":
+        self, cells: ColumnCells, wanted: str | None, way: tuple[str, str] | None = None
+    ) -> Column:
+        filled = cells.filled
+        if cells.holds == "text":
             way = way or text_format(filled.unique())
             if way is None:
                 raise SchemaError(
-                    f"{table}, column {name}: {filled[0].as_py()!r} and the others are not all "
-                    "dates in one known format."
+                    f"{cells.table}, column {cells.name}: {filled[0].as_py()!r} and the others "
+                    "are not all dates in one known format."
                 )
-            filled = parse_times(filled.cast(arrow.string()), *way)
-            own = filled.type
-        elif family(own) != "times":
-            raise SchemaError(f"{table}, column {name}: holds {own}, which is not a time.")
+            filled = parse_times(filled.cast(load_pyarrow().string()), *way)
+        elif cells.holds != "times":
+            raise SchemaError(
+                f"{cells.table}, column {cells.name}: holds {filled.type}, which is not a time."
+            )
         whole = ticks(filled)
-        if wanted is None and not gaps and kind.declared is None and whole.min() == whole.max():
-            value = filled.slice(0, 1) if way is None else None
-            if value is not None:
-                return _constant(name, kind, value.combine_chunks())
-        step = resolution(whole, seconds_of(own))
+        single = not cells.gaps and cells.is_free and whole.min() == whole.max()
+        if wanted is None and single and way is None:
+            return cells.constant()
+        step = resolution(whole, seconds_of(filled.type))
         origin = int(whole.min())
-        x = (whole - origin) / step
-        counted = np.unique(x, return_counts=True)
-        return self._numbers(name, kind, gaps, counted, 0, origin, step, way, True)
+        counted = np.unique((whole - origin) / step, return_counts=True)
+        return self._numbers(
+            cells, counted, decimals=0, origin=origin, step=step, text=way, time=True
+        )
 
     def _numbers(
-        self, name: str, kind: ColumnType, gaps: float, counted: tuple[np.ndarray, np.ndarray],
-        decimals: int | None, origin: int = 0, step: int = 1,
-        text: tuple[str, str] | None = None, time: bool = False,
-    ) -> NumberColumn:  # fmt: skip
+        self, cells: ColumnCells, counted: tuple[np.ndarray, np.ndarray], **more: Any
+    ) -> NumberColumn:
+        """A column of these numbers, with its atoms and its scale."""
         values, counts = counted
         rows = counts.sum()
         all_atoms = len(values) <= self.atoms_up_to and rows >= FEWEST_OF_AN_ATOM * len(values)
@@ -409,23 +469,11 @@ class Judge:
         share = float(counts[rest].sum() / rows)
         if all_atoms or rest.sum() < 2:
             rest = np.ones_like(is_atom)
-        low, high = float(values[0]), float(values[-1])
-        learned = MonotoneMap.of(values[rest], counts[rest])
         return NumberColumn(
-            name,
-            kind,
-            gaps,
-            low,
-            high,
-            decimals,
-            values[is_atom],
-            learned,
-            share,
-            origin,
-            step,
-            text,
-            time,
-        )
+            cells.name, cells.type, cells.gaps, low=float(values[0]), high=float(values[-1]),
+            atoms=values[is_atom], map=MonotoneMap.of(values[rest], counts[rest]),
+            continuous=share, **more,
+        )  # fmt: skip
 
 
 def _stands_out(counts: np.ndarray) -> np.ndarray:
@@ -447,46 +495,29 @@ def _counts_rows(x: np.ndarray, values: np.ndarray, name: str) -> bool:
     return bool(np.ptp(np.diff(values)) == 0 or ROW_NUMBERS.fullmatch(name.strip()))
 
 
-def _decimals(values: np.ndarray, filled: Any) -> int | None:
-    """The fewest decimals with which all values can be written, in their own precision."""
+def _is_key(cells: ColumnCells, x: np.ndarray, values: np.ndarray, origin: int) -> bool:
+    """Whether whole numbers count rows, all together or in each table."""
+    if _counts_rows(x, values, cells.name):
+        return True
+    if len(cells.pieces) < 2:
+        return False
+    each = [plain_numbers(p.drop_null(), cells.name, cells.table, origin) for p in cells.pieces]
+    return all(len(e) > 1 and _counts_rows(e, np.unique(e), cells.name) for e in each)
+
+
+def _decimals_of(values: np.ndarray, kind: Any) -> int | None:
+    """The fewest decimals with which all values of an Arrow type can be written."""
     arrow = load_pyarrow()
-    if arrow.types.is_decimal(filled.type):
-        return max(0, filled.type.scale)
-    own = np.float32 if filled.type in (arrow.float32(), arrow.float16()) else np.float64
+    if arrow.types.is_decimal(kind):
+        return max(0, kind.scale)
+    return _decimals(values, np.float32 if kind in (arrow.float32(), arrow.float16())
+                     else np.float64)  # fmt: skip
+
+
+def _decimals(values: np.ndarray, own: Any) -> int | None:
+    """The fewest decimals with which all values can be written in a precision."""
     given = values.astype(own)
     for decimals in range(MOST_DECIMALS + 1):
         if (rounded(values, decimals).astype(own) == given).all():
-            if np.abs(values).max() * 10.0**decimals >= EXACT:
-                return None
-            return decimals
+            return decimals if np.abs(values).max() * 10.0**decimals < EXACT else None
     return None
-
-
-def _constant(name: str, kind: ColumnType, values: Any) -> LeftOutColumn:
-    holds = family(values.type)
-    plain = values if holds in ("numbers", "truth values", "text") else values.cast("string")
-    if load_pyarrow().types.is_decimal(plain.type):
-        plain = plain.cast("string")
-    return LeftOutColumn(name, kind, 0.0, "constant", plain[0].as_py())
-
-
-def _left_out(
-    name: str, kind: ColumnType, gaps: float, what: str, filled: Any, reason: str,
-    sure: bool = False,
-) -> LeftOutColumn:  # fmt: skip
-    pattern = None
-    if what == "key" and kind.declared is None and not kind.mixed and not _is_interval(kind):
-        texts = key_texts(filled)
-        if texts is not None:
-            from pyarrow import compute
-
-            pattern = KeyPattern.of(compute.unique(texts), len(texts), sure)
-    return LeftOutColumn(name, kind, gaps, what, reason=reason, pattern=pattern)
-
-
-def _is_interval(kind: ColumnType) -> bool:
-    return (kind.pandas or "").startswith("interval[")
-
-
-def _declared(kind: ColumnType, value_type: Any) -> Any:
-    return declared_array(kind).cast(value_type)

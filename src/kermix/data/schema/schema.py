@@ -25,9 +25,16 @@ from kermix.data.readers.frames import (
     build_frame,
     typed_array,
 )
+from kermix.data.readers.number_forms import NumberForm
 from kermix.data.readers.reading import read_alike, read_frame
 from kermix.data.schema.columns import UNKNOWN, CategoryColumn, Column, NumberColumn, family
-from kermix.data.schema.kinds import Judge, check_same_names, chosen_columns, pooled_column
+from kermix.data.schema.kinds import (
+    ColumnCells,
+    Judge,
+    check_same_names,
+    chosen_columns,
+    pooled_column,
+)
 from kermix.data.schema.monotone import MonotoneMap
 from kermix.data.schema.unmodelled import LeftOutColumn
 from kermix.errors import OptionError, SchemaError
@@ -82,6 +89,7 @@ class Schema:
     Attributes:
         columns: All columns in the table's order.
         frame: The kind of table it was learned from.
+        remarks: Sentences about columns that may be meant otherwise.
 
     Example:
         >>> import pandas as pd
@@ -100,6 +108,7 @@ class Schema:
 
     columns: tuple[Column, ...]
     frame: str = "pandas"
+    remarks: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -158,9 +167,9 @@ class Schema:
         judge = Judge(category_up_to, atom_share, atoms_up_to, fold_below)
         found = []
         for name in names:
-            own, pieces = pooled_column(name, frames)
-            found.append(judge.column(name, own, pieces, wanted.get(name), first.name))
-        return cls(tuple(found), first.kind)
+            cells = ColumnCells(name, *pooled_column(name, frames), first.name)
+            found.append(judge.column(cells, wanted.get(name)))
+        return cls(tuple(found), first.kind, tuple(judge.remarks))
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -216,8 +225,12 @@ class Schema:
         return tuple(c.code_count for c in self.modelled)
 
     def notes(self) -> list[str]:
-        """Which columns are not modelled, one sentence per kind."""
-        told = []
+        """What is not as it may seem, and which columns are not modelled, a sentence each."""
+        told = [*self.remarks]
+        written = [f"{c.name} ({c.shown(c.high)})" for c in self.numbers if c.form is not None]
+        if written:
+            told.append(f"Numbers that are written as text, and written so again: "
+                        f"{listed(written)}.")  # fmt: skip
         for what, plural in (("constant", "constants"), ("key", "keys"), ("text", "free text")):
             names = [c.name for c in self.left_out if c.what == what]
             if names:
@@ -357,7 +370,9 @@ class Schema:
     def to_dict(self) -> dict[str, Any]:
         """The schema as a dictionary, ready for JSON."""
         columns = [c.to_dict() for c in self.columns]
-        return {"format": FORMAT, "version": VERSION, "frame": self.frame, "columns": columns}
+        said = {"remarks": list(self.remarks)} if self.remarks else {}
+        return {"format": FORMAT, "version": VERSION, "frame": self.frame, "columns": columns,
+                **said}  # fmt: skip
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> "Schema":
@@ -369,7 +384,8 @@ class Schema:
                 f"The schema has version {saved.get('version')}; this kermix reads {VERSION}."
             )
         try:
-            return cls(tuple(_column(c) for c in saved["columns"]), saved["frame"])
+            columns = tuple(_column(c) for c in saved["columns"])
+            return cls(columns, saved["frame"], tuple(saved.get("remarks", ())))
         except (KeyError, TypeError, ValueError) as error:
             raise SchemaError(f"The schema is damaged ({error}).") from None
 
@@ -450,6 +466,7 @@ FIELDS: dict[str, tuple[type, ...]] = {
     "time": (bool,), "map": (dict,), "reason": (str,),
     "arrow": (str,), "pandas": (str, NONE), "gap": (str,), "declared": (list, tuple, NONE),
     "ordered": (bool,), "mixed": (bool,), "pattern": (dict, NONE),
+    "form": (dict,),
 }  # fmt: skip
 LARGEST = {"decimals": 10**3, "step": 2**63 - 1, "origin": 2**127}
 
@@ -490,6 +507,8 @@ def _column(saved: dict[str, Any]) -> Column:
         fields["map"] = MonotoneMap.from_dict(fields["map"])
         fields["atoms"] = np.array(fields["atoms"], dtype=np.float64)
         fields["text"] = None if fields["text"] is None else tuple(fields["text"])
+        if "form" in fields:
+            fields["form"] = NumberForm.from_dict(fields["form"])
         return NumberColumn(**fields)
     if kind in ("constant", "key", "text"):
         return LeftOutColumn.from_dict(kind, fields)

@@ -13,121 +13,30 @@ from torch import Tensor
 from kermix.data.schema.mixed_rows import MixedRows
 from kermix.kernels.distances import Layout
 from kermix.kernels.mixed import mixed_kernel
-from kermix.kernels.subsets import symmetric_subset
 from kermix.linalg.cholesky import default_ridge
-from kermix.sketches.features import nystrom_features
 from kermix.tables.compare.column_changes import ComparedRows
 from kermix.tables.compare.dense_details import dense_measures, mixed_column_differences
 from kermix.tables.compare.result import TITLES, ColumnDifference, Details
-from kermix.two_sample.blocks import (
+from kermix.two_sample.cost_statistics import BLOCK_RANK, KERNEL_COSTS, CostStatistics
+from kermix.two_sample.cost_test import TwoSampleResult, cost_tests, two_sample_test
+from kermix.two_sample.energy import (
     DIRECTIONS,
-    block_statistics,
-    energy_of_blocks,
-    feature_blocks,
+    EnergyStatistic,
     line_energy,
     line_energy_of_rows,
-    random_directions,
 )
-from kermix.two_sample.cost_test import COSTS, TestCost, TwoSampleResult, ranked, two_sample_test
 from kermix.two_sample.error_bars import Measure, exchanges, groups, halves, mean_measures
 from kermix.two_sample.permutation import (
-    BLOCKS,
-    FEWEST_ON_A_SIDE,
     Blocks,
+    ExchangeableUnits,
+    Statistic,
+    StatisticValues,
     own_generator,
+    permutation_test,
     random_labelings,
-    signed_weights,
 )
-from kermix.two_sample.statistics import COST_RIDGE, TOLERANCE
 
-__all__ = ["BlockTests", "DetailsTask", "standardized"]
-
-# Reasoned, no record.
-RANK = 128
-CANDIDATES = 8000
-
-
-@dataclass(frozen=True)
-class BlockTests:
-    """Every test between rows of `x` and of `y`, pooled one after the other.
-
-    Permutations exchange blocks of rows (see `kermix.two_sample.blocks`). Landmarks of
-    features are chosen among pooled rows by their values alone: were one side preferred, features
-    would fit it better, and the labels would no longer be exchangeable.
-    """
-
-    tests: dict[str, TwoSampleResult]
-    column_differences: tuple[ColumnDifference, ...]
-    notes: tuple[str, ...]
-
-    @classmethod
-    @torch.no_grad()
-    def of(
-        cls,
-        pooled: Tensor,  # (n + m, d), scaled if columns are
-        raw: Tensor,  # (n + m, d)
-        n: int,
-        grid: tuple[float, ...],
-        columns: Sequence[str],
-        permutations: int,
-        generator: torch.Generator,
-        rank: int = RANK,
-        mixed: MixedRows | None = None,
-        *,
-        candidates: int = CANDIDATES,
-        blocks: int = BLOCKS,
-        fewest_on_a_side: int = FEWEST_ON_A_SIDE,
-        directions: int = DIRECTIONS,
-    ) -> "BlockTests":
-        """Test; without permutations there is nothing but the columns' distances.
-
-        Args:
-            pooled: Rows of `x`, then of `y`.
-            raw: The same as they were given.
-            n: Rows of `x`.
-            grid: Variances.
-            columns: Their names.
-            permutations: How often labels of blocks are exchanged.
-            generator: Of blocks, labels and directions.
-            rank: Most features.
-            mixed: What tells categories from numbers.
-            candidates: Rows that landmarks are chosen among.
-            blocks: How many, about.
-            fewest_on_a_side: Blocks of the smaller side.
-            directions: On which the energy distance is that of lines.
-        """
-        pooled, m = pooled.double(), len(pooled) - n
-        if not permutations:
-            return cls({}, column_differences(raw, n, columns, None, None, mixed), ())
-        exchanged = Blocks.of(n, m, generator, blocks, fewest_on_a_side)
-        sides = exchanged.of_x, len(exchanged) - exchanged.of_x
-        labels = signed_weights(random_labelings(*sides, permutations, generator), None)
-        # Of the rows as they were given, because scaled ones are rounded.
-        chosen = pooled[symmetric_subset(raw, candidates)]
-        rows: dict[str, list[Tensor]] = {}
-        layout = None if mixed is None else mixed.layout
-        for v in grid:
-            kernel = mixed_kernel(chosen, layout, v)
-            features = nystrom_features(chosen, kernel, rank, TOLERANCE, candidates=len(chosen))
-            found = feature_blocks(pooled, exchanged, features)
-            for cost, row in block_statistics(found, *labels, COST_RIDGE).items():
-                rows.setdefault(cost, []).append(row)
-        lines = random_directions(pooled.shape[1], generator, directions)
-        energies = energy_of_blocks(pooled, exchanged, *labels, lines, layout, generator)
-        rows["energy"] = [energies]
-        method = f"{len(exchanged)} blocks of {exchanged.size} rows"
-        tests = {
-            cost: ranked(values, cost, () if cost == "energy" else grid, (n, m), method)
-            for cost, values in rows.items()
-        }
-        inside = len(exchanged) * exchanged.size
-        rest = "" if inside == n + m else f", which hold {inside} of all {n + m}"
-        notes = (
-            f"Permutations exchange {len(exchanged)} random blocks of {exchanged.size} rows"
-            f"{rest}; the tests use up to {rank} features, and the energy distance's {len(lines)} "
-            "projections.",
-        )
-        return cls(tests, column_differences(raw, n, columns, exchanged, labels, mixed), notes)
+__all__ = ["DetailsTask", "standardized"]
 
 
 def column_differences(
@@ -148,7 +57,7 @@ def column_differences(
         chance = None
         if blocks is not None and labels is not None:
             energies = line_energy(values, blocks, labels[0] - labels[1])
-            chance = ranked([energies], "energy", (), (n, len(raw) - n), "").pvalue
+            chance = permutation_test([StatisticValues("energy", energies)]).pvalue
         distance = line_energy_of_rows(values, n) / spread if spread > 0 else 0.0
         means = float(values[:n].mean()), float(values[n:].mean())
         found.append(ColumnDifference(name, distance, chance, *means))
@@ -192,32 +101,14 @@ class DetailsTask:
         """Compute them."""
         generator = own_generator(self.seed)
         generator.set_state(self.state)
-        raw, n, mixed, grid = self.rows.pooled, self.rows.n, self.rows.mixed, self.variances
-        columns, layout, permutations = self.rows.names, self.rows.layout, self.permutations
+        n, layout, permutations = self.rows.n, self.rows.layout, self.permutations
         points_x, points_y = self.points[:n], self.points[n:]
         used = n, len(points_y)
         notes = list(self.notes)
-        if max(used) > PAIRS_UP_TO:
-            large = BlockTests.of(
-                self.points, raw, n, grid, columns, permutations, generator, mixed=mixed
-            )
-            tests, differences = large.tests, large.column_differences
-            notes += large.notes
-        else:
-            tests = (
-                _tests(points_x, points_y, grid, permutations, self.seed, layout)
-                if permutations
-                else {}
-            )
-            if mixed is None:
-                differences = _column_differences(
-                    raw[:n], raw[n:], columns, permutations, self.seed
-                )
-            else:
-                differences = _mixed_differences(raw, n, mixed, permutations, self.seed)
+        tests, differences = self._tests(generator, notes)
         sides = [_shuffled(points, generator) for points in (points_x, points_y)]
-        ridge = default_ridge(raw.dtype)
-        found = _measures(sides, grid, self.bootstrap, ridge, generator, layout)
+        ridge = default_ridge(self.rows.pooled.dtype)
+        found = _measures(sides, self.variances, self.bootstrap, ridge, generator, layout)
         measures = [replace(m, pvalue=_pvalue(m, tests)) for m in found]
         measures.sort(key=lambda m: (list(TITLES).index(m.name), m.variance or 0.0))
         notes += _notes(measures, used, self.bootstrap)
@@ -231,24 +122,44 @@ class DetailsTask:
         x, y = (side[:PAIRS_UP_TO] for side in sides)
         return Details(tuple(measures), tests, differences, tuple(notes), x, y)
 
-
-def _tests(
-    x: Tensor,
-    y: Tensor,
-    grid: tuple[float, ...],
-    permutations: int,
-    seed: int,
-    layout: Layout | None,
-) -> dict[str, TwoSampleResult]:
-    """Tests from all pairs of points."""
-    a, b = x.double(), y.double()
-    if layout is None:
-        middle = torch.cat([x, y]).double().mean(0)
-        a, b = a - middle, b - middle
-    return {
-        c: two_sample_test(a, b, c, grid, permutations, seed=seed, layout=layout)
-        for c in _test_costs()
-    }
+    def _tests(
+        self, generator: torch.Generator, notes: list[str]
+    ) -> tuple[dict[str, TwoSampleResult], tuple[ColumnDifference, ...]]:
+        """Tests of all costs, and how each column differs: of rows, or of blocks of many rows."""
+        raw, n, mixed, layout = self.rows.pooled, self.rows.n, self.rows.mixed, self.rows.layout
+        sizes = n, len(raw) - n
+        points, columns, permutations = self.points.double(), self.rows.names, self.permutations
+        large = max(sizes) > PAIRS_UP_TO
+        if not large:
+            generator = own_generator(self.seed)
+            if layout is None:
+                points = points - points.mean(0)
+        units = ExchangeableUnits.of(
+            points, n, max(permutations, 1), generator, rows_up_to=0 if large else None
+        )
+        statistics: list[Statistic[ExchangeableUnits]] = [
+            *(CostStatistics(KERNEL_COSTS, mixed_kernel(points, layout, v), generator=generator)
+              for v in self.variances),
+            EnergyStatistic(layout, generator),
+        ]  # fmt: skip
+        tests = cost_tests(units, statistics, self.variances, sizes) if permutations else {}
+        if units.blocks is None:
+            if mixed is None:
+                return tests, _column_differences(
+                    raw[:n], raw[n:], columns, permutations, self.seed
+                )
+            return tests, _mixed_differences(raw, n, mixed, permutations, self.seed)
+        blocks = units.blocks if permutations else None
+        if blocks is not None:
+            inside = len(blocks) * blocks.size
+            rest = "" if inside == len(raw) else f", which hold {inside} of all {len(raw)}"
+            lines = DIRECTIONS if layout is not None or raw.shape[1] > 1 else 1
+            notes.append(
+                f"Permutations exchange {len(blocks)} random blocks of {blocks.size} rows{rest}; "
+                f"the tests use up to {BLOCK_RANK} features, and the energy distance's {lines} "
+                "projections."
+            )
+        return tests, column_differences(raw, n, columns, blocks, units.sides, mixed)
 
 
 def _mixed_differences(
@@ -259,8 +170,8 @@ def _mixed_differences(
         return mixed_column_differences(raw, n, mixed, None, None)
     generator = own_generator(seed)
     blocks = Blocks(torch.arange(len(raw))[:, None], n, torch.arange(0))
-    labels = signed_weights(random_labelings(n, len(raw) - n, permutations, generator), None)
-    return mixed_column_differences(raw, n, mixed, blocks, labels)
+    units = ExchangeableUnits.of_blocks(raw, blocks, permutations, generator)
+    return mixed_column_differences(raw, n, mixed, blocks, units.sides)
 
 
 def _measures(
@@ -328,10 +239,6 @@ def _shuffled(points: Tensor, generator: torch.Generator) -> Tensor:
     if len(points) <= PAIRS_UP_TO:
         return points
     return points[torch.randperm(len(points), generator=generator)[:MEANS_UP_TO]]
-
-
-def _test_costs() -> tuple[TestCost, ...]:
-    return tuple(COSTS)  # type: ignore[arg-type]
 
 
 def standardized(

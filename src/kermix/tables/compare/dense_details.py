@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kermix.costs.formulas import Scaled, log_matrix_cost, log_svd_cost, log_vector_cost
-from kermix.costs.gram_statistics import GramStatistics
+from kermix.costs.points import GramStatistics
 from kermix.data.schema.columns import CategoryColumn, Column, NumberColumn
 from kermix.data.schema.mixed_rows import MixedRows
 from kermix.info import Info
@@ -23,9 +23,9 @@ from kermix.kernels.mixed import mixed_kernel
 from kermix.linalg.cholesky import Cholesky, cholesky
 from kermix.tables.compare.column_changes import change_of_counts
 from kermix.tables.compare.result import ColumnDifference
-from kermix.two_sample.blocks import line_energy, line_energy_of_rows
 from kermix.two_sample.column_scores import places_of_columns
-from kermix.two_sample.cost_test import ranked
+from kermix.two_sample.cost_statistics import ROUNDING
+from kermix.two_sample.energy import line_energy, line_energy_of_rows
 from kermix.two_sample.error_bars import (
     LARGEST_SCATTER,
     Groups,
@@ -34,8 +34,7 @@ from kermix.two_sample.error_bars import (
     error_of_root,
     jackknife_error,
 )
-from kermix.two_sample.permutation import Blocks
-from kermix.two_sample.weightings import ROUNDING
+from kermix.two_sample.permutation import Blocks, StatisticValues, permutation_test
 
 __all__ = ["dense_measures", "mixed_column_differences"]
 
@@ -244,7 +243,7 @@ def mixed_column_differences(
                 energies += line_energy(parts.scores, blocks, signed)
             if parts.codes is not None:
                 energies += _of_codes(parts.codes, len(parts.names), blocks, labels)
-            chance = ranked([energies], "energy", (), (n, len(pooled) - n), "").pvalue
+            chance = permutation_test([StatisticValues("energy", energies)]).pvalue
         means, change = _told(parts, n, shares, maker)
         found.append(ColumnDifference(
             parts.column.name, distance, chance, *means, parts.column.kind, change

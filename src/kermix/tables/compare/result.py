@@ -12,11 +12,12 @@ from kermix.data.readers.common import counted
 from kermix.errors import OptionError
 from kermix.kernels.distances import Layout
 from kermix.kernels.mixed import mixed_kernel
+from kermix.sketches.principal import principal_features
 from kermix.tables.compare.column_changes import ComparedRows
 from kermix.tables.compare.verdict import Judgement, Verdict
+from kermix.two_sample.cost_statistics import bures_witness
 from kermix.two_sample.cost_test import TwoSampleResult
 from kermix.two_sample.error_bars import Measure
-from kermix.two_sample.statistics import bures_witness, pooled_features
 
 __all__ = ["TITLES", "ColumnDifference", "Comparison", "Details", "Known", "aligned"]
 
@@ -232,7 +233,7 @@ class Comparison:
             variance = self.sharpest_variance
         pooled = torch.cat([self.x, self.y])
         kernel = mixed_kernel(pooled, self._layout, variance)
-        features, _ = pooled_features(pooled, kernel, None, torch.Generator().manual_seed(0))
+        features, _ = principal_features(pooled, kernel, None, torch.Generator().manual_seed(0))
         sign = torch.cat(
             [torch.full((len(s),), w / len(s)) for s, w in ((self.x, 1), (self.y, -1))]
         )

@@ -3,6 +3,7 @@
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -10,9 +11,10 @@ from kermix.data.sources import Sources
 from kermix.errors import OptionError
 from kermix.kernels.gaussian import choose_variance
 from kermix.kernels.mixed import mixed_kernel
-from kermix.pages import figures as plots
-from kermix.pages.figures import grid_over
-from kermix.pages.report import Report
+from kermix.pages.charts import heat
+from kermix.pages.page import Card, Page
+from kermix.pages.plot import Axis, Plot, Svg
+from kermix.pages.sheets import grid_over
 from kermix.spectrum.decomposition import Decomposition, decompose
 
 __all__ = ["TableSpectrum", "decompose_tables", "spectrum_report"]
@@ -85,64 +87,84 @@ def spectrum_report(
     notes: list[str],
     images: bool = False,
     mixed: bool = False,
-) -> Report:
+) -> Page:
     """The page: the spectrum, and the leading functions in both forms."""
-    page = Report(
-        f"Spectrum of {' and '.join(names)}",
-        f"Leading {len(result)} functions of the kernel, {result.method} decomposition.",
-    )
-    for note in notes:
-        page.text(note)
-    page.heading("Singular values")
-    page.figure(plots.spectrum(result.singular_values), "Singular values, on a logarithmic scale.")
-    if mixed:
-        return page
-    for k, name in enumerate(names):
-        functions = (result.left, result.right)[k]
-        what = "Eigenfunctions" if len(names) == 1 else ("Left", "Right")[k] + " functions"
-        page.heading(f"{what}: {name}")
-        points, shape = _places(torch.cat(sets))
-        for form, text in (("probability", "orthonormal under the data's density"),
-                           ("lebesgue", "times the root of that density")):  # fmt: skip
-            values = functions(points, form)  # type: ignore[arg-type]
-            options: dict[str, Any] = {"singular_values": result.singular_values}
-            if shape is not None:
-                options["shape"] = shape
-            page.figure(
-                plots.singular_functions(points, values, **options),
-                f"{what} 1 to {len(result)}, {text}.",
-            )
-        if images:
-            _image_rows(page, functions(), sets[k])
-        elif len(columns) > 2:
-            _extreme_rows(page, functions(), sets[k], columns)
-    return page
+    values = result.singular_values.double().numpy()
+    places = np.arange(1, len(values) + 1)
+    up = Axis.over(values, label="singular value", log=True)
+    plot = Plot(Axis.over(places, label="k"), up, "Singular values")
+    sides = [] if mixed else [
+        {"name": name, "what": _what(k, len(names)), **_side(result, k, sets[k], columns, images)}
+        for k, name in enumerate(names)
+    ]  # fmt: skip
+    return Page("spectrum", f"Spectrum of {' and '.join(names)}", {
+        "values": values.tolist(),
+        "method": result.method,
+        "chart": plot.line(places, values, "one").dots(places, values, "one", size=7).svg(),
+        "sides": sides,
+        "notes": notes,
+    })  # fmt: skip
 
 
-def _places(points: Tensor) -> tuple[Tensor, tuple[int, int] | None]:
-    """A grid over the data in one and two dimensions, the data themselves beyond."""
-    return grid_over(points) if points.shape[1] <= 2 else (points, None)
+def _what(k: int, count: int) -> str:
+    return "Eigenfunctions" if count == 1 else f"{('Left', 'Right')[k]} functions"
 
 
-def _extreme_rows(page: Report, values: Tensor, points: Tensor, columns: list[str]) -> None:
-    shown = columns[:8]
-    for k in range(values.shape[1]):
-        order = values[:, k].argsort(descending=True)
-        ends = [*order[:3].tolist(), *order[-3:].tolist()]
-        page.text(f"Function {k + 1}: its three highest and lowest rows.")
-        page.table(
-            ["value", *shown],
-            [[float(values[i, k]), *points[i, : len(shown)].tolist()] for i in ends],
-        )
+def _side(
+    result: Decomposition, k: int, points: Tensor, columns: list[str], images: bool
+) -> dict[str, Any]:
+    """The functions of one table: on a grid over its data, or at the data themselves."""
+    functions = (result.left, result.right)[k]
+    at, shape = grid_over(points) if points.shape[1] <= 2 else (points, None)
+    told = [f"{k + 1}: {s:.3g}" for k, s in enumerate(result.singular_values.tolist())]
+    forms = []
+    for form, text in (("probability", "orthonormal under the data's density"),
+                       ("lebesgue", "times the root of that density")):  # fmt: skip
+        values = functions(at, form).double().numpy()  # type: ignore[arg-type]
+        charts = [_function_chart(at, v, shape, f"Function {name}")
+                  for v, name in zip(values.T, told, strict=True)]  # fmt: skip
+        forms.append((text, [Card(name, chart) for name, chart in zip(told, charts, strict=True)]))
+    found: dict[str, Any] = {"forms": forms, "images": (), "extremes": (), "heads": ()}
+    if images:
+        found["images"] = _mean_images(functions(), points, told)
+    elif len(columns) > 2:
+        found["heads"] = ("value", *columns[:8])
+        found["extremes"] = [_extreme_rows(v, points) for v in functions().T]
+    return found
 
 
-def _image_rows(page: Report, values: Tensor, points: Tensor) -> None:
+def _function_chart(
+    points: Tensor, values: np.ndarray, shape: tuple[int, int] | None, about: str
+) -> Svg:
+    if shape is not None:
+        return _signed(values.reshape(shape).T, about)
+    if points.shape[1] == 1:
+        xs, ys = points[:, 0].double().numpy(), values
+        label = ""
+    else:
+        xs, ys = np.arange(1, len(values) + 1), np.sort(values)[::-1]
+        label = "row, by value"
+    plot = Plot(Axis.over(xs, label=label), Axis.over(ys, [0.0]), about, 300, 180)
+    return plot.rule(y=0).line(xs, ys, "one").svg()
+
+
+def _signed(values: np.ndarray, about: str) -> Svg:
+    """Positive places in one color and negative ones in the other."""
+    nothing: tuple[str, tuple[()]] = ("", ())
+    return heat(values / max(1e-300, float(np.abs(values).max())), nothing, nothing, about)
+
+
+def _extreme_rows(values: Tensor, points: Tensor) -> list[list[float]]:
+    order = values.argsort(descending=True)
+    ends = [*order[:3].tolist(), *order[-3:].tolist()]
+    return [[float(values[i]), *points[i, :8].tolist()] for i in ends]
+
+
+def _mean_images(values: Tensor, points: Tensor, told: list[str]) -> list[Card]:
     """Weighted means of the images: what each function is high and low on."""
     side = math.isqrt(points.shape[1])
     if side**2 != points.shape[1]:
         raise OptionError(f"--images: {points.shape[1]} columns are not a square image.")
-    pictures = values.T.to(points) @ points / len(points)
-    page.figure(
-        plots.singular_functions(points, pictures.T, shape=(side, side), images=True),
-        "Each function's mean image: data weighted by the function.",
-    )
+    means = (values.T.to(points) @ points / len(points)).double().numpy()
+    return [Card(name, _signed(mean.reshape(side, side)[::-1], f"Mean image of function {name}"))
+            for mean, name in zip(means, told, strict=True)]  # fmt: skip

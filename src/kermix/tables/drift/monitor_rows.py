@@ -19,9 +19,8 @@ from kermix.data.schema.mixed_rows import MixedRows
 from kermix.data.schema.schema import Schema
 from kermix.errors import SampleError, SchemaError, ShapeError
 from kermix.kernels.distances import Layout
-from kermix.kernels.gaussian import variance_grid
-from kermix.kernels.mixed import mixed_kernel
-from kermix.sketches.features import NystromFeatures, nystrom_features
+from kermix.sketches.features import NystromFeatures
+from kermix.sketches.principal import features_at_two_scales
 from kermix.tables.compare.column_changes import ComparedRows
 from kermix.two_sample.column_scores import ColumnPlace, ColumnScores, MiddleRanks
 
@@ -30,7 +29,7 @@ __all__ = ["MonitorFeatures", "RowReader", "read_reference"]
 # Reasoned, no record; results/bench/drift-monitor-cpu2.json measures what they give.
 SCORES_OF_A_NUMBER = 4
 MOST_SCORES = 256  # of all columns together, if that leaves each at least one
-KERNEL_FEATURES = 32
+KERNEL_FEATURES, CANDIDATES = 32, 1000
 LANDMARK_EVERY = 4  # landmarks are chosen among every fourth row of the reference
 ROWS_OF_A_FEATURE = 16  # fewer rows have fewer kernel features
 ROWS_AT_ONCE = 2**14  # sums depend on it
@@ -75,15 +74,10 @@ class MonitorFeatures:
         ranks = MiddleRanks.of(rows, shares) if layout is None else None
         found = cls(columns, each, (), ranks, rows.new_zeros(0), rows.new_zeros(0, 0))
         points = found._points(rows)
-        grid = variance_grid(points, 4, layout)
         rank = max(2, min(KERNEL_FEATURES, len(rows) // ROWS_OF_A_FEATURE))
-        kernels = tuple(
-            nystrom_features(
-                points[::LANDMARK_EVERY], mixed_kernel(points, layout, v), rank, 1e-4,
-                candidates=1000,
-            )
-            for v in sorted({grid[len(grid) // 4], grid[-1]})
-        )  # fmt: skip
+        kernels = features_at_two_scales(
+            points, layout, rank, CANDIDATES, points[::LANDMARK_EVERY]
+        )
         found = replace(found, kernels=kernels)
         parts = found._parts(rows[:1])
         weights = rows.new_zeros(sum(p.shape[1] for p in parts), len(parts))

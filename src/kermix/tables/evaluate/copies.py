@@ -16,7 +16,7 @@ from kermix.two_sample.classifier_test import auc
 __all__ = ["FEWEST_HELD_OUT", "Memorizing", "Within", "memorizing"]
 
 # Reasoned, no record.
-LEVELS = (0.0, 0.01, 0.05)  # shares of new rows that may be nearer than the samples looked at
+LEVELS = (0.0, 0.01, 0.05, 0.25)  # shares of new rows that may be nearer than such samples
 SHOWN = 20
 MOST_COMPARED = 5000  # training rows that are compared with the other ones
 EQUAL = 1e-9  # of a typical distance
@@ -65,6 +65,7 @@ class Memorizing:
         error: One standard error of `nearer`.
         rows: Samples and the training rows that they are nearest to, the worst first.
         held_out: Number of held-out rows that samples were compared with.
+        entity: Columns within whose values distances were measured; none if the table is no panel.
     """
 
     copies: float
@@ -78,6 +79,7 @@ class Memorizing:
     error: float | None
     rows: tuple[tuple[int, int], ...]
     held_out: int
+    entity: tuple[str, ...] = ()
 
 
 class _Excess(NamedTuple):
@@ -109,13 +111,13 @@ def memorizing(
     is divided by that to the second nearest: near 0 for a copy, whatever the local scale. If
     samples were new rows, these ratios would be distributed like those of held-out rows, so equal
     shares of both should be below any level; the p-value is exact for that (hypergeometric, for
-    the smallest ratios and two more levels), and twice as many samples must be below it. The same
+    the smallest ratios and three more levels); twice as many samples must be below it. The same
     must hold against the distances of training rows to the other ones, because held-out rows may
     be further away for reasons of their own, such as a later year. There, two rows that are close
     to each other both have a small ratio, so they count half.
 
     Tests of exact copies get a twentieth of any level where there are held-out rows, and those of
-    the three levels of near copies share the rest equally.
+    the four levels of near copies share the rest equally.
 
     Args:
         training: Training rows of the generator, shape (N, d), at least three.

@@ -338,7 +338,7 @@ def _memorizing(data: JudgedData, seed: int) -> tuple[Memorizing, list[Score], l
         data.real[at_real], data.fake[at_fake], held, _own_units(data)[at_real], within
     )
     rows = tuple((int(at_fake[i]), int(at_real[k])) for i, k in found.rows)
-    found = replace(found, rows=rows)
+    found = replace(found, rows=rows, entity=() if panel is None else panel.entity)
     m = len(at_fake)
     than = "held-out rows" if held is not None else "real rows that equal another one"
     exact = Score(

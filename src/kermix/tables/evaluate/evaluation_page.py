@@ -1,15 +1,16 @@
 """The page of a generator that was judged: the answer, what it lacks and invents, every score."""
 
-import html
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from kermix.evaluation.novelty import NovelMode
-from kermix.pages.charts import gauge_svg
-from kermix.pages.figures import png_bytes, sheet
-from kermix.pages.report import Report
+from kermix.pages.charts import gauge
+from kermix.pages.page import Page
+from kermix.pages.plot import Svg
+from kermix.pages.sheets import png_bytes, sheet
 from kermix.tables.evaluate.evaluation_result import SCORE_HEADS, Evaluation, Score
 from kermix.tables.evaluate.judged_data import JudgedData
 
@@ -17,122 +18,82 @@ __all__ = ["evaluation_report"]
 
 MAIN = ("fidelity", "classifier", "vendi_ratio", "precision", "coverage", "copies", "memorized",
         "shape")  # fmt: skip
-MOST_COLUMNS, MOST_LINES = 8, 20
 
 
-def evaluation_report(found: Evaluation) -> Report:
+def evaluation_report(found: Evaluation) -> Page:
     """The page."""
     real, fake = found.names
-    page = Report(
-        f"{fake} as samples of {real}",
-        f"{found.sizes[0]:,} real and {found.sizes[1]:,} fake rows.",
-    )
-    _answer(page, found)
-    main = [s for s in found.scores if s.name in MAIN]
-    page.table(("score", "value", "if same", "how to read it"),
-               [[s.title, _with_error(s), _number(s.if_same), s.reading] for s in main],
-               text=True)  # fmt: skip
+    shown: dict[str, Any] = {
+        "found": found,
+        "gauge": _gauge(found),
+        "main": [[s.title, _with_error(s), _number(s.if_same), s.reading]
+                 for s in found.scores if s.name in MAIN],
+        "heads": SCORE_HEADS,
+        "readings": [[s.title, s.reading] for s in found.scores],
+        "notes": found.notes,
+        **dict.fromkeys(("missed", "invented", "copies", "columns"), ()),
+    }  # fmt: skip
     if found.data is not None:
-        _modes(page, "What the samples miss", found.missed, found.data, True)
-        _modes(page, "What the samples have more of than real data", found.invented, found.data,
-               False)  # fmt: skip
-        _copies(page, found, found.data)
-    with page.fold("Every score, with error bars, certificates and the rows it needs"):
-        page.table(SCORE_HEADS, found.table())
-        page.text(
-            "+- is one standard error, from leaving out parts of the rows. Certified is a bound "
-            "on the distance to the value computed with the exact kernel. Rows needed is the "
-            "number for which error and bias are about one percent (a tenth of the value for "
-            "distances)."
-        )
-        page.table(("score", "how to read it"), [[s.title, s.reading] for s in found.scores],
-                   text=True)  # fmt: skip
+        shown["missed"] = _modes(found.missed, found.data, of_real=True)
+        shown["invented"] = _modes(found.invented, found.data, of_real=False)
+        shown["copies"] = _copies(found, found.data)
     if found.tables is not None:
-        with page.fold("Columns and pairs of columns, the worst first"):
-            worst = sorted(found.tables.columns, key=lambda c: c[1])[:MOST_LINES]
-            page.table(("column", "shape"), worst)
-            pairs = sorted(found.tables.pairs, key=lambda p: p[2])[:MOST_LINES]
-            page.table(("column", "with", "trend", "related"),
-                       [[a, b, t, "yes" if r else "no"] for a, b, t, r in pairs])  # fmt: skip
-    with page.fold("How this was computed"):
-        page.text(f"Kernel: {found.kernel}.")
-        page.text(f"p-value: {found.verdict.method}.")
-        for note in found.notes:
-            page.text(note)
-    return page
+        worst = sorted(found.tables.pairs, key=lambda p: p[2])[:20]
+        shown["columns"] = sorted(found.tables.columns, key=lambda c: c[1])[:20]
+        shown["pairs"] = [[a, b, t, "yes" if related else "no"] for a, b, t, related in worst]
+    return Page("evaluation", f"{fake} as samples of {real}", shown)
 
 
-def _answer(page: Report, found: Evaluation) -> None:
+def _gauge(found: Evaluation) -> Svg | None:
     verdict = found.verdict
-    if found.good is None:
-        kind, short = "unsure", "Not enough to say"
-    elif found.good:
-        kind, short = "same", "As good as real data"
-    elif verdict.different:
-        kind, short = "different", "Not as good as real data"
-    else:
-        kind, short = "different", "It copies its training rows"
-    shown = [f'<p class="answer">{short}</p>', f"<p>{html.escape(found.answer)}</p>"]
-    if verdict.effect is not None and verdict.interval is not None:
-        about = f"AUC {verdict.effect:.2f}"
-        shown.append(gauge_svg(verdict.effect, verdict.interval, f"{verdict.effect:.2f}", about))
-    page.raw(f'<div class="verdict {kind}">{"".join(shown)}</div>')
+    if verdict.effect is None or verdict.interval is None:
+        return None
+    return gauge(verdict.effect, verdict.interval, f"{verdict.effect:.2f}",
+                 f"AUC {verdict.effect:.2f}")  # fmt: skip
 
 
-def _modes(
-    page: Report, title: str, modes: Sequence[NovelMode], data: JudgedData, of_real: bool
-) -> None:
-    if not modes:
-        return
-    page.heading(title)
-    where = ("real", "fake") if of_real else ("fake", "real")
-    page.text(
-        f"Groups of rows that are more frequent among {where[0]} rows than among {where[1]} "
-        "ones, beyond chance, with typical rows of each."
-    )
-    for k, mode in enumerate(modes, 1):
-        told = "real rows are missing" if of_real else "samples are too many"
-        line = f"{k}. About {100 * mode.excess:.2g} % of the {told}."
+def _modes(modes: Sequence[NovelMode], data: JudgedData, of_real: bool) -> list[dict[str, Any]]:
+    """Groups of rows of one set, each with typical rows."""
+    told = "real rows are missing" if of_real else "samples are too many"
+    names, start = _columns(data), 0 if of_real else data.n
+    found: list[dict[str, Any]] = []
+    for mode in modes:
+        line = f"About {100 * mode.excess:.2g} % of the {told}."
         if data.pictures is not None:
             pictures = data.pictures[0 if of_real else 1]
-            _sheet(page, pictures[list(mode.exemplars)], line)
+            found.append({"line": line, "png": _sheet(pictures[list(mode.exemplars)])})
         else:
-            page.text(line)
-            _rows(page, data, mode.exemplars, of_real)
+            rows = [[str(r), *_cells(data, names, start + r)] for r in mode.exemplars]
+            found.append({"line": line, "png": None, "heads": ("row", *names), "rows": rows})
+    return found
 
 
-def _copies(page: Report, found: Evaluation, data: JudgedData) -> None:
+def _copies(found: Evaluation, data: JudgedData) -> dict[str, Any] | None:
+    """Samples, each with the training row that it is too close to."""
     memory = found.memorizing
     if memory is None or not memory.rows:
-        return
-    page.heading("Samples that are too close to training rows")
-    shares = [f"{100 * memory.copies:.2g} % are exact copies"]
+        return None
+    shares = f"{100 * memory.copies:.2g} % are exact copies"
     if memory.memorized is not None:
-        shares.append(f"about {100 * memory.memorized:.2g} % near copies, those among them")
-    page.text(f"{', '.join(shares)} (p = {memory.pvalue:.2g}); each sample, and below it the "
-              "training row.")  # fmt: skip
+        shares += f", about {100 * memory.memorized:.2g} % near copies, those among them"
+    told: dict[str, Any] = {"shares": shares, "pvalue": memory.pvalue, "png": None}
     pairs = memory.rows[:10]
     if data.pictures is not None:
         real, fake = data.pictures
         shown = torch.cat([fake[[a for a, _ in pairs]], real[[b for _, b in pairs]]])
-        _sheet(page, shown, "Samples above, training images below.", len(pairs))
-        return
+        return {**told, "png": _sheet(shown, len(pairs))}
     names = _columns(data)
-    lines = []
-    for a, b in pairs:
-        for name, row, place in (("sample", a, data.n + a), ("training row", b, b)):
-            lines.append([f"{name} {row}", *_cells(data, names, place)])
-    page.table(("row", *names), lines)
-
-
-def _rows(page: Report, data: JudgedData, rows: Sequence[int], of_real: bool) -> None:
-    names = _columns(data)
-    start = 0 if of_real else data.n
-    page.table(("row", *names), [[str(r), *_cells(data, names, start + r)] for r in rows])
+    rows = [
+        [f"{name} {row}", *_cells(data, names, place)]
+        for a, b in pairs
+        for name, row, place in (("sample", a, data.n + a), ("training row", b, b))
+    ]
+    return {**told, "heads": ("row", *names), "rows": rows}
 
 
 def _columns(data: JudgedData) -> list[str]:
-    return list(data.rows.names[:MOST_COLUMNS])
+    """The first columns, as many as there is room for: convention."""
+    return list(data.rows.names[:8])
 
 
 def _cells(data: JudgedData, names: Sequence[str], place: int) -> list[str]:
@@ -140,14 +101,16 @@ def _cells(data: JudgedData, names: Sequence[str], place: int) -> list[str]:
     return [data.rows.column(name, at).cell(0) for name in names]
 
 
-def _sheet(page: Report, pictures: Tensor, caption: str, across: int = 10) -> None:
+def _sheet(pictures: Tensor, across: int = 10) -> bytes:
     shown = pictures.float() / 255 if pictures.dtype == torch.uint8 else pictures.float()
-    page.image(png_bytes(sheet(shown, across), max(1, 96 // shown.shape[-1])), caption)
+    return png_bytes(sheet(shown, across), max(1, 96 // shown.shape[-1]))
 
 
 def _with_error(score: Score) -> str:
     return _number(score.value) + (
-        f" \N{PLUS-MINUS SIGN} {score.error:.2g}" if score.error else ""
+        f"\N{NO-BREAK SPACE}\N{PLUS-MINUS SIGN}\N{NO-BREAK SPACE}{score.error:.2g}"
+        if score.error
+        else ""
     )
 
 

@@ -143,6 +143,7 @@ def _without_name(score: Score) -> dict[str, Any]:
 # Reasoned, no record.
 SURE = 3.0  # standard errors
 WEAK = 0.6  # AUC above which rows are told apart by more than a little
+FAR, SURELY_FAR = 0.4, 4.0  # convention: how rarely samples are nearer, and by how many errors
 
 
 def answer_of(
@@ -167,10 +168,14 @@ def answer_of(
     """
     copied = [] if memory is None else _copied(memory, level_of_copies)
     against = _against(scores, invented, missed) if verdict.different else []
-    against += copied
-    parts = [_headline(verdict)]
-    if against:
+    far = [] if memory is None else _far(memory)
+    against += [*copied, *far]
+    headline = _headline(verdict)
+    parts = [headline]
+    if against and verdict.different:
         parts.append(_sentence(against))
+    elif against:  # what is wrong comes first
+        parts = [_sentence(against), f"Apart from that: {headline[0].lower()}{headline[1:]}"]
     if named and (verdict.different_columns or not verdict.different):
         parts.append(verdict.where())
     told = verdict.pvalue is not None and not verdict.too_few()
@@ -179,8 +184,22 @@ def answer_of(
         parts.append(
             f"The samples are as diverse as real data (Vendi score {ratio.value:.2f} times)."
         )
-    good = None if not told and not copied else not verdict.different and not copied
+    faults = verdict.different or bool(copied) or bool(far)
+    good = None if not told and not copied and not far else not faults
     return " ".join(filter(None, parts)), good
+
+
+def _far(memory: Memorizing) -> list[str]:
+    """Samples that lie further from the training rows than real rows do, in words."""
+    if memory.nearer is None or memory.error is None:
+        return []
+    if memory.nearer > FAR or memory.nearer + SURELY_FAR * memory.error > 0.5:
+        return []
+    of = f" of the same {' and '.join(memory.entity)}" if memory.entity else ""
+    return [
+        f"compared with the training rows{of} they are further off than held-out rows in "
+        f"{_percent(1 - memory.nearer)} of pairs (50 % is usual)"
+    ]
 
 
 def _copied(memory: Memorizing, level: float) -> list[str]:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from kermix.tables.model.network import ColumnParts, TableNetwork
 
-__all__ = ["FEWEST_MEMBERS", "Crossing", "calibrate", "for_all_members"]
+__all__ = ["Crossing", "calibrate", "for_all_members"]
 
 # Towards no change: both logarithms are normal, of deviation 1/2, before any row is seen.
 PULL = 2.0
@@ -98,8 +98,7 @@ def _least(losses: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
     return torch.where(losses(best) < losses(start), best, start)
 
 
-# The last two: on columns that the head of benchmarks/conditional.py names.
-FEWEST_MEMBERS = 3
+# On columns that the head of benchmarks/conditional.py names.
 SHARE = 0.5  # of the rows, which two members leave out
 MOST_LEFT_OUT = 0.25  # of the rows, by each member
 

@@ -45,9 +45,9 @@ from kermix.tables.model.sampling import (
     network_rows_at_once,
     orders_of,
 )
-from kermix.tables.model.table_settings import TableModelSettings, table_split
+from kermix.tables.model.table_settings import TableModelSettings
 from kermix.tables.model.table_training import TableModelTask
-from kermix.tables.model.training_rows import TableRows
+from kermix.tables.model.training_rows import TableRows, table_split
 from kermix.training.checkpoints import (
     check_declared,
     load_checkpoint,

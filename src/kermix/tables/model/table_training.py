@@ -15,13 +15,13 @@ from kermix.tables.model.calibration import Crossing, calibrate
 from kermix.tables.model.layout import TableLayout
 from kermix.tables.model.network import TableNetwork
 from kermix.tables.model.sampling import network_rows_at_once
-from kermix.tables.model.table_settings import (
-    FEWEST_HELD_OUT,
-    TableModelSettings,
-    check_table_shares,
+from kermix.tables.model.table_settings import FEWEST_HELD_OUT, TableModelSettings
+from kermix.tables.model.training_rows import (
+    LARGEST_SHUFFLE,
+    StoredRows,
+    TableRows,
     table_split,
 )
-from kermix.tables.model.training_rows import LARGEST_SHUFFLE, StoredRows, TableRows
 from kermix.training.checkpoints import RunningAverage
 from kermix.training.loop import Forward, Row, Task
 from kermix.training.schedules import learning_rate
@@ -161,7 +161,7 @@ class TableModelTask(Task):
             self._crossing.to(here)
         self._size = min(settings.batch_size, len(self._train))
         if ranks is not None:
-            check_table_shares(settings, len(self._train), ranks.size)
+            settings.check_shares(len(self._train), ranks.size)
         self._batches = max(1, len(self._train) // self._size)
         # On the device, because masks of whole batches are drawn from it.
         self.generator = torch.Generator(device).manual_seed(settings.seed)

@@ -17,6 +17,7 @@ from torch import Tensor
 from kermix.data.schema.schema import EncodedTable
 from kermix.errors import RunError
 from kermix.files import whole_file
+from kermix.tables.model.table_settings import TableModelSettings
 
 __all__ = [
     "LARGEST_SHUFFLE",
@@ -26,6 +27,7 @@ __all__ = [
     "StoredRows",
     "TableRows",
     "split_rows",
+    "table_split",
 ]
 
 ROWS_AT_ONCE = 2**18  # that are looked at when all are
@@ -229,3 +231,12 @@ def split_rows(rows: int, held: int, seed: int) -> tuple[Tensor, "Tensor | Other
     drawn = np.random.default_rng(seed).choice(rows, held, replace=False)
     chosen = torch.from_numpy(drawn.astype(np.int64))
     return chosen, OtherRows(rows, chosen)
+
+
+def table_split(rows: int, settings: TableModelSettings) -> tuple[Tensor, Tensor | OtherRows]:
+    """Numbers of the rows that are held out, and of those to train with.
+
+    None is held out by all members where each row is learned by some.
+    """
+    held = 0 if settings.crosses(rows) else settings.held_out_rows(rows)
+    return split_rows(rows, held, settings.seed)

@@ -21,7 +21,8 @@ from kermix.errors import OptionError, SchemaError
 from kermix.runs.folder import next_free_folder
 from kermix.runs.run import KEPT, Start, has_folder
 from kermix.tables.model.conditioning import place_of
-from kermix.tables.model.table_settings import TableModelSettings, check_table_shares, table_split
+from kermix.tables.model.table_settings import TableModelSettings
+from kermix.tables.model.training_rows import table_split
 from kermix.tables.runs.table_mixture import has_densities
 from kermix.tables.runs.table_run import TableRun
 from kermix.tables.runs.target_fit import keep_test_rows
@@ -283,7 +284,7 @@ class TableFit:
         settings, start = settings.for_rows(data.rows), self.start
         held, train = table_split(data.rows, settings)
         if not start.alone:
-            check_table_shares(settings, len(train), start.devices * start.nodes)
+            settings.check_shares(len(train), start.devices * start.nodes)
         notes = [*([self.reason] if self.reason else []), *facts["notes"], *data.schema.notes(),
                  *data.link_notes()]  # fmt: skip
         if not len(held):

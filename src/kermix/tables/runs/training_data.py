@@ -45,8 +45,8 @@ from kermix.tables.model.equal_columns import (
     with_link_codes,
 )
 from kermix.tables.model.layout import TableLayout
-from kermix.tables.model.table_settings import TableModelSettings, table_split
-from kermix.tables.model.training_rows import RowStore, StoredRows, TableRows
+from kermix.tables.model.table_settings import TableModelSettings
+from kermix.tables.model.training_rows import RowStore, StoredRows, TableRows, table_split
 
 __all__ = [
     "LargeTable",

@@ -1,0 +1,151 @@
+"""Pages: one HTML file that holds everything it shows and needs no network.
+
+A page is a template of `templates/` and what it shows. Every page begins with the answer; then
+comes the evidence, and last how to repeat it. Templates escape all text.
+"""
+
+import base64
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from kermix.errors import MissingExtraError
+from kermix.files import whole_file
+from kermix.pages.plot import Svg
+
+__all__ = ["Card", "DescribedRun", "Page", "Repeat", "render", "repeat_of"]
+
+
+class Card(NamedTuple):
+    """A small chart with its name, beside others."""
+
+    name: str
+    chart: Svg
+    line: str = ""
+    dim: bool = False
+
+
+class Repeat(NamedTuple):
+    """How what a page shows is computed again.
+
+    Attributes:
+        command: What was typed.
+        facts: Data, seed, versions and machine, by name.
+        settings: All that was chosen, by name.
+    """
+
+    command: str
+    facts: Sequence[tuple[str, Any]] = ()
+    settings: Sequence[tuple[str, Any]] = ()
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page that can be saved.
+
+    Attributes:
+        template: Its name in `templates/`, without the endings.
+        title: Heading of the page.
+        shown: What the template shows, by name.
+
+    Example:
+        >>> "<h1>a &lt;b&gt;</h1>" in Page("base", "a <b>").html()
+        True
+    """
+
+    template: str
+    title: str
+    shown: Mapping[str, Any] = field(default_factory=dict)
+
+    def html(self) -> str:
+        """The whole page."""
+        shown = {"repeat": None, "notes": (), **self.shown}
+        return render(f"{self.template}.html.j2", title=self.title, **shown)
+
+    def repeated_by(self, repeat: Repeat) -> "Page":
+        """The page with the command that computes it again."""
+        return Page(self.template, self.title, {**self.shown, "repeat": repeat})
+
+    def save(self, path: Path) -> Path:
+        """Write the page in one step."""
+        with whole_file(path) as part:
+            part.write_bytes(self.html().encode("utf-8", "replace"))
+        return path
+
+
+def render(name: str, **shown: Any) -> str:
+    """What a template says of something."""
+    return str(_environment().get_template(name).render(shown))
+
+
+@cache
+def _environment() -> Any:
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+    except ImportError:
+        raise MissingExtraError("Pages need Jinja2: pip install 'kermix[cli]'.") from None
+    found = Environment(
+        loader=PackageLoader("kermix.pages"), autoescape=True, trim_blocks=True,
+        lstrip_blocks=True, undefined=StrictUndefined,
+    )  # fmt: skip
+    found.filters |= {"shown": _shown, "base64": _base64, "sentences": _sentences}
+    return found
+
+
+def _shown(value: Any) -> Any:
+    """A cell: numbers with five digits, and a dash for what is not known."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return "\N{EN DASH}"
+    return f"{value:.5g}" if isinstance(value, float) else value
+
+
+def _sentences(text: str) -> list[str]:
+    """The first sentence of a text, and what comes after it."""
+    return [part for part in re.split(r"(?<=[.!?]) (?=[A-Z0-9])", text, maxsplit=1) if part]
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+class DescribedRun(Protocol):
+    """A run, as far as a page looks at it."""
+
+    @property
+    def folder(self) -> Path:
+        """Where it is."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The content of its `config.json`."""
+
+    @property
+    def settings(self) -> Any:
+        """What the user chose."""
+
+    def command(self) -> str:
+        """The command that repeats it."""
+
+
+def repeat_of(run: DescribedRun, **found: Any) -> Repeat:
+    """How a run is repeated.
+
+    Args:
+        run: The run.
+        found: Settings that were found from the data, by name.
+    """
+    settings = {**run.settings.as_json(), **found}
+    made = run.config["environment"]
+    facts = [
+        ("data", str(run.config["data"])),
+        ("seed", settings["seed"]),
+        ("machine", made["machine"]["gpu"] or made["machine"]["cpu"]),
+        ("directory", made["directory"]),
+        ("commit", made["commit"]),
+        ("versions", ", ".join(f"{name} {version}" for name, version in made["versions"].items())),
+    ]
+    return Repeat(run.command(), facts, list(settings.items()))

@@ -1,0 +1,288 @@
+"""Settings: frozen dataclasses in which each setting has a type, a range, a default and one text.
+
+A class says once what a setting may be and what it is for:
+
+    steps: Annotated[int, Setting("Number of training steps.", least=0)] = 800
+
+From this come the check of its values, whether they are from Python, JSON or a shell, its option
+with its help, and its line in the documentation of the class. What several classes have is
+declared here, as a type with its text.
+"""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from functools import cache
+from types import NoneType
+from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args, get_origin
+from typing import get_type_hints as hints_of
+
+from kermix.errors import OptionError
+
+__all__ = [
+    "AVERAGE",
+    "BATCH_SIZE",
+    "COVARIANCE_TYPE",
+    "LEARNING_RATE",
+    "SEED",
+    "STEPS",
+    "WEIGHT_DECAY",
+    "CovarianceType",
+    "Declared",
+    "MatrixForm",
+    "PriorName",
+    "ProductPath",
+    "Setting",
+    "Settings",
+    "check_name",
+    "nearest",
+    "value_of",
+]
+
+MatrixForm: TypeAlias = Literal["trace", "data_fixed", "logdet"]
+CovarianceType: TypeAlias = Literal["isotropic", "diagonal"]
+PriorName: TypeAlias = Literal["uniform", "gaussian", "hybrid"]
+ProductPath: TypeAlias = Literal["auto", "plain", "lean", "fused"]
+
+WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+PYTHONS = {"True": True, "False": False, "None": None}  # JSON has other words for them
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is said of a setting beside its type and its default.
+
+    Attributes:
+        text: What it is for, in a sentence or two; other settings are in backticks.
+        least: The least number that it may be.
+        most: The largest.
+        above: A number that it must be above.
+        below: A number that it must be below.
+        unset: What happens where it is None, after the words "By default".
+        rare: Whether it is set by `--set` alone, and has no option of its own.
+    """
+
+    text: str
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    below: float | None = None
+    unset: str = ""
+    rare: bool = False
+
+    def allows(self, number: float) -> bool:
+        """Whether a number is in the range; infinite ones never are."""
+        return (
+            math.isfinite(number)
+            and (self.least is None or number >= self.least)
+            and (self.most is None or number <= self.most)
+            and (self.above is None or number > self.above)
+            and (self.below is None or number < self.below)
+        )
+
+    @property
+    def range(self) -> str:
+        """The range in words.
+
+        Example:
+            >>> Setting("Share of the rows.", above=0, most=1).range
+            'above 0 and at most 1'
+        """
+        bounds = (("at least", self.least), ("above", self.above), ("at most", self.most),
+                  ("below", self.below))  # fmt: skip
+        return " and ".join(f"{words} {n:g}" for words, n in bounds if n is not None)
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A setting of a class, as it is declared there.
+
+    Attributes:
+        name: Its name.
+        kind: `bool`, `int`, `float` or `str`; of each of several values, if there may be some.
+        choices: The texts that it may be, if only some are.
+        many: Whether it is a tuple of values.
+        optional: Whether it may be None.
+        default: What it is where nothing is said.
+        about: What was said of it.
+    """
+
+    name: str
+    kind: type
+    choices: tuple[str, ...]
+    many: bool
+    optional: bool
+    default: Any
+    about: Setting
+
+    @classmethod
+    def of(cls, name: str, hint: Any, default: Any) -> "Declared":
+        """From a field's annotation, `Annotated[type, Setting(...)]`."""
+        hint, about = get_args(hint)
+        optional = NoneType in get_args(hint)
+        if optional:
+            (hint,) = [part for part in get_args(hint) if part is not NoneType]
+        many = get_origin(hint) is tuple
+        if many:
+            hint = get_args(hint)[0]
+        choices = get_args(hint) if get_origin(hint) is Literal else ()
+        return cls(name, str if choices else hint, choices, many, optional, default, about)
+
+    def checked(self, value: Any) -> Any:
+        """The value, if it fits; NumPy's numbers become Python's, and lists tuples."""
+        if value is None and self.optional:
+            return None
+        if not self.many:
+            return self._one(value)
+        if not isinstance(value, tuple | list):
+            raise OptionError(f"{self.name}={value!r} must be a list{self._or_none}.")
+        return tuple(self._one(one) for one in value)
+
+    def _one(self, value: Any) -> Any:
+        if getattr(value, "shape", None) == ():
+            value = value.item()
+        if self.choices:
+            if value not in self.choices:
+                raise OptionError(
+                    f"{self.name}={value!r} is not supported; choose one of "
+                    f"{', '.join(self.choices)}."
+                )
+            return value
+        types = (int, float) if self.kind is float else self.kind
+        fits = isinstance(value, types) and (self.kind is bool or not isinstance(value, bool))
+        if not fits or (isinstance(value, int | float) and not self.about.allows(value)):
+            words = ", ".join(filter(None, (WORDS[self.kind], self.about.range)))
+            raise OptionError(f"{self.name}={value!r} must be {words}{self._or_none}.")
+        return value
+
+    @property
+    def _or_none(self) -> str:
+        return ", or none (null in JSON)" if self.optional else ""
+
+    def read(self, text: str) -> Any:
+        """The value that a text of a shell stands for, unchecked: `1,10` is `(1, 10)`."""
+        value = value_of(text)
+        if not self.many or value is None:
+            return value
+        if isinstance(value, str):
+            return tuple(value_of(part) for part in value.split(","))
+        return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+    def written(self, value: Any) -> str:
+        """The text of a shell that stands for a value, the inverse of `read`."""
+        if isinstance(value, tuple | list):
+            return ",".join(map(self.written, value))
+        return value if isinstance(value, str) else json.dumps(value)
+
+    @property
+    def usual(self) -> str:
+        """What happens where nothing is said, in words; nothing for what is off."""
+        if self.default is None:
+            return self.about.unset
+        if self.default is False or self.default == ():
+            return ""
+        if self.default is True:
+            return "on"
+        values = self.default if self.many else (self.default,)
+        return ",".join(f"{v:g}" if isinstance(v, float) else str(v) for v in values)
+
+
+class Settings:
+    """What all classes of settings are: checked when they are made, and the same in JSON.
+
+    Attributes:
+        what: What they are settings of, in a word or two.
+    """
+
+    what: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        """List the settings in the documentation of the class."""
+        lines = [f"    {d.name}: {d.about.text}{_by_default(d.usual)}" for d in cls.declared()]
+        cls.__doc__ = "\n".join([cls.__doc__ or "", "", "Attributes:", *lines])
+
+    def __post_init__(self) -> None:
+        for setting in self.declared():
+            value = setting.checked(getattr(self, setting.name))
+            object.__setattr__(self, setting.name, value)
+
+    @classmethod
+    @cache
+    def declared(cls) -> tuple[Declared, ...]:
+        """The settings, in the order in which they are declared."""
+        hints = hints_of(cls, include_extras=True)
+        own = {name: hint for name, hint in hints.items() if get_origin(hint) is not ClassVar}
+        return tuple(Declared.of(name, hint, getattr(cls, name)) for name, hint in own.items())
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Their names."""
+        return tuple(setting.name for setting in cls.declared())
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain numbers, text and lists."""
+        content = asdict(self)  # type: ignore[call-overload]
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in content.items()}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Self:
+        """The inverse of `as_json`; unknown names are an error."""
+        for name in content:
+            check_name(name, cls.names())
+        return cls(**content)
+
+
+def _by_default(words: str) -> str:
+    return f" By default {words}." if words else ""
+
+
+def check_name(name: str, names: Iterable[str]) -> None:
+    """Refuse the name of a setting that there is not."""
+    if name not in names:
+        raise OptionError(f"There is no setting {name!r}{nearest(name, sorted(names))}")
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """The end of a sentence about a name that is not there: those most like it, or all.
+
+    Example:
+        >>> nearest("Femal", ["Female", "Male"]), nearest("x", ["Female", "Male"])
+        ('; did you mean Female or Male?', '; there are Female, Male.')
+    """
+    lower = {n.lower(): n for n in names}
+    near = [lower[n] for n in get_close_matches(name.lower(), lower, 3, 0.6)]
+    if near:
+        return f"; did you mean {' or '.join(near)}?"
+    return f"; there are {', '.join(lower.values())}."
+
+
+def value_of(text: str) -> Any:
+    """A value of JSON or of Python, or else the text itself.
+
+    Example:
+        >>> value_of("3"), value_of("None"), value_of("trace")
+        (3, None, 'trace')
+    """
+    try:
+        return json.loads(text)
+    except ValueError:
+        return PYTHONS.get(text.strip(), text.strip())
+
+
+STEPS = Setting("Number of training steps.", least=0)
+BATCH_SIZE = Setting("Batch size of a training step.", least=1)
+LEARNING_RATE = Setting("Peak learning rate.", above=0, unset="it depends on the model")
+AVERAGE = Setting(
+    "Number of steps over which to average the weights; 0 for no averaging.", least=0
+)
+WEIGHT_DECAY = Setting("Weight decay.", least=0)
+SEED = Setting(
+    "Random seed; the same seed on the same machine gives the same result.",
+    least=0,
+    most=2**32 - 1,
+)
+COVARIANCE_TYPE = Setting(
+    "Covariance of a component: isotropic (one variance) or diagonal (one for each coordinate)."
+)
