@@ -89,11 +89,9 @@ if TYPE_CHECKING:
     from kermix.cli.options import set_options
     from kermix.cli.output import plain, print_json, split_names
     from kermix.costs.baselines import energy_distance, mmd_squared, mode_coverage, wasserstein2
-    from kermix.costs.gram_statistics import SampleStatistics
     from kermix.costs.losses import CALLS_BEFORE, GraphedCalls
     from kermix.costs.moments import MomentStatistics
-    from kermix.costs.pairs import SamplePair
-    from kermix.costs.sketched import SketchPair
+    from kermix.costs.points import Numerics, PointStatistics
     from kermix.data.dataset import TOYS, toy
     from kermix.data.images.image_cache import (
         Decoded,

@@ -95,13 +95,16 @@ class _Sketched(nn.Module):
         self.ours = DistributedLoss(loss, "moments", group=None, features=features)
 
     def forward(self, x, y, weights_x=None, weights_y=None):
-        from internals import SketchPair, sample_moments
+        from internals import MomentStatistics, sample_moments
 
         features = self.ours.features
         moments = [sample_moments(features, *side) for side in ((x, weights_x), (y, weights_y))]
-        pair = SketchPair.of_moments(features, *moments, x.dtype, weights_x is not None)
-        value, _ = self.ours.loss.cost_of_sketches(pair)
-        return self.ours.loss.minimized(value, min(len(x), len(y)))
+        loss = self.ours.loss
+        sides = MomentStatistics(*moments, weights_x is not None, loss.ridge, x.dtype)
+        log_cost = loss.log_cost(sides)
+        value, _ = sides.answer(loss.cost_name, log_cost, loss.normalized, loss.log)
+        value = value if loss.normalized or loss.log else -value
+        return loss.minimized(value, min(len(x), len(y)))
 
 
 def gradients():

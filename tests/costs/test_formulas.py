@@ -16,10 +16,10 @@ from internals import (
     InnerProducts,
     MatrixStatistics,
     MomentStatistics,
+    Numerics,
+    PointStatistics,
     Ranks,
     RankStatistics,
-    SamplePair,
-    SampleStatistics,
     ScaledGram,
     WeightedMoments,
     kernel_sets,
@@ -74,7 +74,7 @@ def test_residuals_mixed_by_an_invertible_matrix(form, mixed, n, k, seed):
 
 
 def dense(x, y, a, b, ridge):
-    return SampleStatistics(SamplePair(x, y, V, a, b), torch.float64, ridge)
+    return PointStatistics(x, y, V, (a, b), Numerics(ridge=ridge))
 
 
 def matrices(x, y, a, b, ridge):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kermix.checks import check_pair, normalized_weights
-from kermix.costs.pairs import SamplePair
+from kermix.costs.points import PointStatistics
 from kermix.errors import MissingExtraError
 from kermix.kernels.distances import squared_distances
 from kermix.kernels.gaussian import GaussianKernel, Variance, VarianceRule
@@ -98,11 +98,10 @@ def mmd_squared(
         >>> mmd_squared(torch.zeros(3, 1), torch.zeros(2, 1), 1.0)
         tensor(0.)
     """
-    pair = SamplePair(x, y, v, None, weights_y)
-    with pair.full_precision():
-        cross = pair.centres.log_mean(pair.log_projection(pair.dtype, None)).exp()
-        own = [s.log_norm(pair.dtype, None).exp() for s in (pair.data, pair.centres)]
-        return pair.in_callers_dtype(own[0] + own[1] - 2 * cross)
+    sides = PointStatistics(x, y, v, (None, weights_y))
+    with sides.full_precision():
+        own = sides.log_norm_x().exp() + sides.log_norm_y().exp()
+        return sides.in_callers_dtype(own - 2 * sides.log_cross().exp())
 
 
 def wasserstein2(x: Tensor, y: Tensor) -> float:

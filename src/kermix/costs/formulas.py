@@ -12,16 +12,16 @@ $R_F$, the cross Gram matrix `P` and $P_1 = P a$:
 | logdet     | $-\sum_k \log(1 - s_k^2)$                     | none                  |
 | svd        | $\sum_k \sigma_k(P)$                          | $\sqrt{N K}$          |
 
-The scalar cost's is in `kermix.mixtures.mixture`, because mixtures need it too. Who knows
-the samples provides the statistics: `kermix.costs.gram_statistics` from Gram matrices,
-`kermix.costs.moments` from moments of features, `kermix.distributed.sharded` from rows
-spread over processes, `kermix.two_sample.cost_statistics` for many weightings of one pooled
-sample. All are logarithms, or come with the logarithm of their scale, so that a cost has a
-logarithm, and that a gradient, where the cost itself underflows.
+The scalar cost's is in `kermix.mixtures.mixture`, because mixtures need it too. Each source
+of samples has a class of statistics: `kermix.costs.points` for points under any kernel,
+`kermix.costs.components` for mixtures, `kermix.costs.moments` for moments of features,
+`kermix.distributed.sharded` for rows spread over processes, and for many weightings of one
+pooled sample `kermix.two_sample.cost_statistics`. All are logarithms, or come with the logarithm
+of their scale, so that a cost has a logarithm, and that a gradient, where the cost underflows.
 """
 
 import math
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ from kermix.settings import MatrixForm
 
 __all__ = [
     "Correlations",
+    "FormulaName",
     "Scaled",
     "Statistics",
     "log_matrix_cost",
@@ -39,6 +40,8 @@ __all__ = [
     "log_svd_cost",
     "log_vector_cost",
 ]
+
+FormulaName: TypeAlias = Literal["scalar", "vector", "matrix", "svd"]
 
 SMALL_TRACE = 1e-5
 

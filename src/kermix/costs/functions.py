@@ -1,129 +1,126 @@
-"""The four costs between data and centres, as functions.
+"""The four costs between data and centers, as functions.
 
-All are maximized when the centres follow the data, and all are computed in log space: when data
-and centres do not overlap the value underflows to zero, but its logarithm (`log=True`, and every
-loss) is exact and has a gradient that pulls the two sets together. `pair_of` finds who provides
-the statistics of what was given: points, mixtures, or another kernel.
+All are maximized when the centers follow the data, and all are computed in log space: when data
+and centers do not overlap the value underflows to zero, but its logarithm (`log=True`, and every
+loss) is exact and has a gradient that pulls the two sets together. `statistics_of` finds the
+source of statistics of what was given: points, mixtures, another kernel, or sketches.
 """
 
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from kermix.checks import check_number, check_option, is_traced
 from kermix.costs import formulas
-from kermix.costs.gram_statistics import KernelPair, KernelStatistics, SampleStatistics
-from kermix.costs.pairs import Mixture, MixturePair, SamplePair, is_mixture
-from kermix.costs.sketched import SketchPair
+from kermix.costs.components import ComponentStatistics
+from kermix.costs.moments import MomentStatistics
+from kermix.costs.points import (
+    DEFAULTS,
+    GaussianStatistics,
+    Kernel,
+    KernelStatistics,
+    Numerics,
+    PointStatistics,
+    SetStatistics,
+    Weights,
+)
 from kermix.errors import KernelError, MissingExtraError, OptionError
 from kermix.info import Info, informative
-from kermix.kernels.gaussian import GaussianKernel, Variance, VarianceRule
+from kermix.kernels.gaussian import GaussianKernel
 from kermix.kernels.others import AnyKernel, as_point_kernel
-from kermix.linalg.cholesky import Cholesky, solve_dtype
+from kermix.linalg.cholesky import Cholesky
+from kermix.mixtures.sampled_mixture import Mixture
 from kermix.settings import MatrixForm
 from kermix.sketches.sketch import Sketch
 
 __all__ = [
     "Kernel",
-    "Pair",
     "SVDMethod",
     "matrix_cost",
-    "needs_gaussian",
-    "pair_of",
     "scalar_cost",
-    "sketch_pair",
+    "set_statistics",
     "statistics_of",
     "svd_cost",
     "vector_cost",
     "vector_weights",
 ]
 
-Pair: TypeAlias = SamplePair | MixturePair | KernelPair
+SVDMethod: TypeAlias = Literal["auto", "svd", "polar", "sketch"]
+
+SKETCH_ABOVE = {"cpu": 4096, "cuda": 20_000}
+SKETCH_ATTEMPTS = 3
 
 
-def pair_of(
-    x: Tensor | Mixture,
-    y: Tensor | Mixture,
-    v: GaussianKernel | Variance | VarianceRule | None,
-    weights_x: Tensor | None,
-    weights_y: Tensor | None,
-    kernel: AnyKernel | None,
-    unit_norm: bool,
-) -> Pair:
-    """Data and centres, with the kernel that belongs to them."""
-    if kernel is not None:
-        if v is not None:
-            raise OptionError("v and kernel are both given; give only one.")
-        if isinstance(kernel, GaussianKernel):
-            v = kernel
-        elif is_mixture(x) or is_mixture(y):
-            raise KernelError(
-                "kernel is given for a mixture, but inner products of its Gaussians have a "
-                "closed form only for the Gaussian kernel. Omit kernel, or draw points: "
-                "mixture.sample((1000,))."
-            )
-        else:
-            named = as_point_kernel(kernel)
-            return KernelPair(x, y, named, weights_x, weights_y, unit_norm)  # type: ignore[arg-type]
-    if is_mixture(x) or is_mixture(y):
-        return MixturePair(x, y, v, weights_x, weights_y)
-    return SamplePair(x, y, v, weights_x, weights_y, unit_norm)  # type: ignore[arg-type]
+def statistics_of(
+    x: Tensor | Mixture | Sketch,
+    y: Tensor | Mixture | Sketch,
+    v: Kernel | None = None,
+    kernel: AnyKernel | None = None,
+    weights: Weights = (None, None),
+    numerics: Numerics = DEFAULTS,
+    unit_norm: bool = False,
+) -> SetStatistics | MomentStatistics:
+    """The source of statistics of what a user gave.
 
-
-def sketch_pair(
-    x: Any,
-    y: Any,
-    v: object,
-    weights_x: Tensor | None,
-    weights_y: Tensor | None,
-    kernel: AnyKernel | None,
-) -> SketchPair:
-    """Two sides of which at least one is a sketch."""
+    Args:
+        x: Data.
+        y: Centers.
+        v: Variance of the Gaussian kernel.
+        kernel: Another kernel.
+        weights: Weights of the data and of the centers.
+        numerics: How statistics are computed.
+        unit_norm: Whether the kernel between points is that of functions of unit norm.
+    """
+    if not (isinstance(x, Sketch) or isinstance(y, Sketch)):
+        return set_statistics(x, y, v, kernel, weights, numerics, unit_norm)
     if kernel is not None:
         raise KernelError(
             "kernel is given for a sketch, which has the Gaussian kernel it was made with; omit "
             "kernel, or give points."
         )
-    if is_mixture(x) or is_mixture(y):
+    if isinstance(x, Mixture) or isinstance(y, Mixture):
         name = "x" if isinstance(x, Sketch) else "y"
         raise OptionError(
             f"{name} is a sketch and the other argument is a mixture, but a sketch only has "
             "moments of points. Give the points instead of the sketch, or points of the "
             "mixture: mixture.sample((1000,))."
         )
-    return SketchPair(x, y, v, weights_x, weights_y)
+    if v is not None:
+        raise OptionError(
+            "v is given for a sketch, which has the kernel it was made with; omit v."
+        )
+    return MomentStatistics.of_sketches(x, y, weights, numerics.ridge)
 
 
-def statistics_of(
-    pair: Pair,
-    dtype: torch.dtype,
-    ridge: float | None = None,
-    chunk: int | None = None,
-    **how: Any,
-) -> SampleStatistics | KernelStatistics:
-    """The statistics that the formulas ask for; `how` is for the nuclear norm."""
-    if isinstance(pair, SamplePair):
-        return SampleStatistics(pair, dtype, ridge, chunk, **how)
-    if chunk is not None:
-        what = "mixtures" if isinstance(pair, MixturePair) else "another kernel"
-        raise OptionError(f"chunk={chunk} is for points under the Gaussian kernel, not {what}.")
-    if isinstance(pair, MixturePair):
-        return SampleStatistics(pair, dtype, ridge, **how)
-    return KernelStatistics(pair, dtype, ridge, **how)
-
-
-def needs_gaussian(what: str, pair: Pair) -> KernelError:
-    """The error that something is there for points under the Gaussian kernel alone."""
-    found = "a mixture" if isinstance(pair, MixturePair) else f"kernel={pair.kernel}"
-    return KernelError(f"{what} needs points and the Gaussian kernel, and {found} is given.")
-
-
-Kernel: TypeAlias = GaussianKernel | Variance | VarianceRule
-SVDMethod: TypeAlias = Literal["auto", "svd", "polar", "sketch"]
-
-SKETCH_ABOVE = {"cpu": 4096, "cuda": 20_000}
-SKETCH_ATTEMPTS = 3
+def set_statistics(
+    x: Tensor | Mixture,
+    y: Tensor | Mixture,
+    v: Kernel | None = None,
+    kernel: AnyKernel | None = None,
+    weights: Weights = (None, None),
+    numerics: Numerics = DEFAULTS,
+    unit_norm: bool = False,
+) -> SetStatistics:
+    """The source of statistics of points and mixtures; arguments are those of `statistics_of`."""
+    if kernel is not None and v is not None:
+        raise OptionError("v and kernel are both given; give only one.")
+    if isinstance(kernel, GaussianKernel):
+        v, kernel = kernel, None
+    mixtures = isinstance(x, Mixture) or isinstance(y, Mixture)
+    if kernel is not None:
+        if mixtures:
+            raise KernelError(
+                "kernel is given for a mixture, but inner products of its Gaussians have a "
+                "closed form only for the Gaussian kernel. Omit kernel, or draw points: "
+                "mixture.sample((1000,))."
+            )
+        named = as_point_kernel(kernel)
+        return KernelStatistics(x, y, named, weights, numerics, unit_norm)  # type: ignore[arg-type]
+    if mixtures:
+        return ComponentStatistics(x, y, v, weights, numerics)
+    scale: Literal["norm", "kernel"] = "norm" if unit_norm else "kernel"
+    return PointStatistics(x, y, v, weights, numerics, scale)  # type: ignore[arg-type]
 
 
 @informative
@@ -173,13 +170,11 @@ def scalar_cost(
         >>> scalar_cost(x, x, 0.5, normalized=True)
         tensor(1.)
     """
-    if isinstance(x, Sketch) or isinstance(y, Sketch):
-        return sketch_pair(x, y, v, weights_x, weights_y, kernel).scalar_cost(normalized, log)
-    pair = pair_of(x, y, v, weights_x, weights_y, kernel, unit_norm=normalized)
-    with pair.full_precision():
-        statistics = statistics_of(pair, pair.dtype, chunk=chunk)
-        log_cost = formulas.log_scalar_cost(statistics, normalized)
-        return _finish(pair, log_cost, log), Info("tiles")
+    numerics, weights = Numerics(chunk=chunk), (weights_x, weights_y)
+    sides = statistics_of(x, y, v, kernel, weights, numerics, unit_norm=normalized)
+    with sides.full_precision():
+        found = formulas.log_scalar_cost(sides, normalized), Info("tiles")
+        return sides.answer("scalar", found, normalized, log)
 
 
 @informative
@@ -230,14 +225,11 @@ def vector_cost(
         >>> vector_cost(x, x, 0.5, ridge=0.0, normalized=True)
         tensor(1., dtype=torch.float64)
     """
-    if isinstance(x, Sketch) or isinstance(y, Sketch):
-        sketched = sketch_pair(x, y, v, weights_x, weights_y, kernel)
-        return sketched.vector_cost(ridge, normalized, log)
-    pair = pair_of(x, y, v, weights_x, weights_y, kernel, unit_norm=normalized)
-    with pair.full_precision():
-        statistics = statistics_of(pair, solve_dtype(pair.device), ridge, chunk)
-        log_cost, info = formulas.log_vector_cost(statistics, normalized)
-        return _finish(pair, log_cost, log), info
+    numerics, weights = Numerics(solves=True, ridge=ridge, chunk=chunk), (weights_x, weights_y)
+    sides = statistics_of(x, y, v, kernel, weights, numerics, unit_norm=normalized)
+    with sides.full_precision():
+        found = formulas.log_vector_cost(sides, normalized)
+        return sides.answer("vector", found, normalized, log)
 
 
 def vector_weights(
@@ -267,25 +259,26 @@ def vector_weights(
         >>> vector_weights(x, torch.tensor([[0.0], [5.0]], dtype=torch.float64), 0.1)
         tensor([0.6584, 0.3333], dtype=torch.float64)
     """
-    pair: SamplePair | MixturePair
-    if is_mixture(x) or is_mixture(y):
-        pair = MixturePair(x, y, v, weights_x)
+    numerics, weights = Numerics(solves=True, ridge=ridge, chunk=chunk), (weights_x, None)
+    sides: GaussianStatistics
+    if isinstance(x, Mixture) or isinstance(y, Mixture):
+        sides = ComponentStatistics(x, y, v, weights, numerics)
     else:
-        pair = SamplePair(x, y, v, weights_x, densities=True)  # type: ignore[arg-type]
-    with pair.full_precision():
-        statistics = statistics_of(pair, solve_dtype(pair.device), ridge, chunk)
-        projection, log_scale = statistics.projection()
-        factor = statistics.factor_y()
+        sides = PointStatistics(x, y, v, weights, numerics, "mass")
+    with sides.full_precision():
+        projection, log_scale = sides.projection()
+        factor = sides.factor_y()
         if nonnegative:
-            weights = _nonnegative_weights(projection, factor)
+            found = _nonnegative_weights(projection, factor)
         else:
             solution = factor.solve(projection.unsqueeze(-1)).squeeze(-1)
-            weights = solution * log_scale.exp().unsqueeze(-1)
-        if isinstance(pair, MixturePair):
-            weights = weights * pair.log_masses().exp()
+            found = solution * log_scale.exp().unsqueeze(-1)
+        log_masses = sides.log_masses()
+        if log_masses is not None:
+            found = found * log_masses.exp()
         if nonnegative:
-            weights = weights / weights.sum(-1, keepdim=True)
-        return pair.in_callers_dtype(weights)
+            found = found / found.sum(-1, keepdim=True)
+        return sides.in_callers_dtype(found)
 
 
 @informative
@@ -351,15 +344,12 @@ def matrix_cost(
             "normalized=True with form='logdet': the log-determinant has no lower bound. "
             "Use form='trace', whose normalized value is the mean squared canonical correlation."
         )
-    if isinstance(x, Sketch) or isinstance(y, Sketch):
-        sketched = sketch_pair(x, y, v, weights_x, weights_y, kernel)
-        return sketched.matrix_cost(form, ridge, normalized, log)
+    numerics, weights = Numerics(solves=True, ridge=ridge), (weights_x, weights_y)
     unit_norm = normalized or form == "logdet"
-    pair = pair_of(x, y, v, weights_x, weights_y, kernel, unit_norm)
-    with pair.full_precision():
-        statistics = statistics_of(pair, solve_dtype(pair.device), ridge)
-        log_cost, info = formulas.log_matrix_cost(statistics, form, normalized)
-        value = _finish(pair, log_cost, log)
+    sides = statistics_of(x, y, v, kernel, weights, numerics, unit_norm)
+    with sides.full_precision():
+        found = formulas.log_matrix_cost(sides, form, normalized)
+        value, info = sides.answer("matrix", found, normalized, log)
         return -value if form == "logdet" and not log else value, info
 
 
@@ -420,70 +410,68 @@ def svd_cost(
         (tensor(1.1953), tensor(0.5976))
     """
     check_option("method", method, ("auto", "svd", "polar", "sketch"))
-    if isinstance(x, Sketch) or isinstance(y, Sketch):
-        if method not in ("auto", "sketch"):
-            raise OptionError(f"method={method!r} needs samples as both arguments, not a sketch.")
-        return sketch_pair(x, y, v, weights_x, weights_y, kernel).svd_cost(normalized, log)
-    # K of v_p + v_q is a kernel by itself, whose fidelity is in [0, 1] without the unit norm.
-    of_kernel = kernel is not None and normalized
-    pair = pair_of(x, y, v, weights_x, weights_y, kernel, unit_norm=of_kernel)
     check_number("tolerance", tolerance)
     if not 0 < tolerance < 1:
         raise OptionError(f"tolerance={tolerance}: a relative error must be between 0 and 1.")
-    # Features stand for one kernel, so there is no sketch of samples of unequal variances.
-    if isinstance(pair, SamplePair):
-        if method == "sketch" or (method == "auto" and pair.kernel.symmetric and _large(pair)):
-            sketched = _sketched(pair, tolerance, rank, at_any_rank=method == "sketch")
-            if sketched is not None:
-                value, info = sketched.svd_cost(normalized, log)
-                return pair.in_callers_dtype(value), info
-    elif method == "sketch":
-        raise needs_gaussian("method='sketch'", pair)
-    assert method != "sketch", "a sketch that is asked for is made, or refused"
-    with pair.full_precision():
-        statistics = statistics_of(pair, pair.dtype, method=method, tolerance=tolerance)
-        log_cost, info = formulas.log_svd_cost(statistics, normalized)
-        return _finish(pair, log_cost, log), info
-
-
-def _large(pair: SamplePair) -> bool:
-    """Whether a sketch is worth a try: both sets large, one problem, not under a transform."""
-    x, y = pair.data.points, pair.centres.points
-    return (
-        x.ndim == y.ndim == 2
-        and min(len(x), len(y)) > SKETCH_ABOVE.get(x.device.type, 4096)
-        and not is_traced(x, y)
-        and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
-    )
+    dense_method = "auto" if method == "sketch" else method
+    numerics = Numerics(method=dense_method, tolerance=tolerance)
+    # K of v_p + v_q is a kernel by itself, whose fidelity is in [0, 1] without the unit norm.
+    of_kernel = kernel is not None and normalized
+    given = statistics_of(x, y, v, kernel, (weights_x, weights_y), numerics, of_kernel)
+    sides = _sketched(given, method, tolerance, rank)
+    with sides.full_precision():
+        found = formulas.log_svd_cost(sides, normalized)
+        value, info = sides.answer("svd", found, normalized, log)
+        return given.in_callers_dtype(value), info  # sketches were made in float32 at least
 
 
 def _sketched(
-    pair: SamplePair, tolerance: float, rank: int | None, at_any_rank: bool
-) -> SketchPair | None:
-    """Sketches of the rank asked for, or whose error bound is within the tolerance, or None."""
+    sides: SetStatistics | MomentStatistics, method: SVDMethod, tolerance: float, rank: int | None
+) -> SetStatistics | MomentStatistics:
+    """The same sides, or sketches of them: if asked for, or worth a try and exact enough."""
+    if isinstance(sides, MomentStatistics):
+        if method not in ("auto", "sketch"):
+            raise OptionError(f"method={method!r} needs samples as both arguments, not a sketch.")
+        return sides
+    if not isinstance(sides, PointStatistics):
+        if method == "sketch":
+            of = f"kernel={sides.kernel}" if isinstance(sides, KernelStatistics) else "a mixture"
+            raise KernelError(
+                f"method='sketch' needs points and the Gaussian kernel, and {of} is given."
+            )
+        return sides
+    if method != "sketch" and not (method == "auto" and _large(sides)):
+        return sides
     if rank is not None:
-        return SketchPair.of_samples(pair, None, rank)
-    smaller = min(len(pair.data), len(pair.centres))
-    most = len(pair.data) + len(pair.centres) if at_any_rank else smaller // 4
+        return MomentStatistics.of_points(sides, None, rank)
+    most = round(sum(sides.sizes)) if method == "sketch" else round(min(sides.sizes)) // 4
     residual = tolerance / 4
-    for _ in range(SKETCH_ATTEMPTS if at_any_rank else 1):
-        sketched = SketchPair.of_samples(pair, residual, most)
+    for _ in range(SKETCH_ATTEMPTS if method == "sketch" else 1):
+        sketched = MomentStatistics.of_points(sides, residual, most)
         error = sketched.svd_error()
         if error <= tolerance:
             return sketched
         # The bound is proportional to the residual.
         residual *= tolerance / error / 4
-    if not at_any_rank:
-        return None
+    if method == "auto":
+        return sides
     raise OptionError(
         f"method='sketch' does not reach tolerance={tolerance}: its error bound is {error:.1e} "
-        f"with {sketched.feature_map.rank} features. Allow a larger tolerance, give the rank, or "
+        f"with {len(sketched.x.mean)} features. Allow a larger tolerance, give the rank, or "
         "use method='polar' or 'svd'."
     )
 
 
-def _finish(pair: Pair, log_cost: Tensor, log: bool) -> Tensor:
-    return pair.in_callers_dtype(log_cost if log else log_cost.exp())
+def _large(sides: PointStatistics) -> bool:
+    """Whether a sketch is worth a try: large sets of one variance, not under a transform."""
+    x, y = sides.data.points, sides.centers.points
+    return (
+        sides.kernel.symmetric  # features stand for one kernel
+        and x.ndim == y.ndim == 2
+        and min(len(x), len(y)) > SKETCH_ABOVE.get(x.device.type, 4096)
+        and not is_traced(x, y)
+        and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+    )
 
 
 def _nonnegative_weights(projection: Tensor, factor: Cholesky) -> Tensor:  # (*B, K)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from kermix.checks import check_pair, is_traced
 from kermix.costs.formulas import (
+    FormulaName,
     Statistics,
     log_matrix_cost,
     log_svd_cost,
@@ -29,13 +30,12 @@ from kermix.costs.functions import (
     svd_cost,
     vector_cost,
 )
-from kermix.costs.pairs import Mixture
-from kermix.costs.sketched import SketchPair
 from kermix.errors import OptionError, ShapeError
 from kermix.info import Info, Informative
 from kermix.kernels.gaussian import GaussianKernel
 from kermix.kernels.others import AnyKernel, as_point_kernel
 from kermix.mixtures.mixture import log_scalar_cost
+from kermix.mixtures.sampled_mixture import Mixture
 from kermix.settings import MatrixForm
 from kermix.sketches.sketch import Sketch
 
@@ -177,6 +177,8 @@ class KernelLoss(nn.Module):
     """Minus the logarithm of a normalized cost, or one minus the cost."""
 
     cost: ClassVar[Informative[...]]
+    cost_name: ClassVar[FormulaName]
+    ridge: float | None = None
 
     def __init__(
         self,
@@ -236,12 +238,8 @@ class KernelLoss(nn.Module):
         return True
 
     @abstractmethod
-    def log_cost(self, pair: Statistics) -> tuple[Tensor, Info]:
+    def log_cost(self, sides: Statistics) -> tuple[Tensor, Info]:
         """The logarithm of the cost that the loss is made from, whoever knows the samples."""
-
-    @abstractmethod
-    def cost_of_sketches(self, pair: SketchPair) -> tuple[Tensor, Info]:
-        """The cost that the loss is made from, or its logarithm, of sets known by moments."""
 
     def minimized(self, value: Tensor, smaller: int) -> Tensor:
         """Turns the cost, or its logarithm, into the loss to minimize.
@@ -278,6 +276,7 @@ class ScalarLoss(KernelLoss):
     """
 
     cost = scalar_cost
+    cost_name = "scalar"
 
     def __init__(
         self,
@@ -288,13 +287,9 @@ class ScalarLoss(KernelLoss):
     ) -> None:
         super().__init__(v, log, kernel, chunk=chunk)
 
-    def log_cost(self, pair: Statistics) -> tuple[Tensor, Info]:
+    def log_cost(self, sides: Statistics) -> tuple[Tensor, Info]:
         """Logarithm of the normalized scalar cost."""
-        return log_scalar_cost(pair, self.normalized), Info("tiles")
-
-    def cost_of_sketches(self, pair: SketchPair) -> tuple[Tensor, Info]:
-        """The normalized scalar cost, or its logarithm."""
-        return pair.scalar_cost(self.normalized, self.log)
+        return log_scalar_cost(sides, self.normalized), Info("tiles")
 
 
 class VectorLoss(KernelLoss):
@@ -316,6 +311,7 @@ class VectorLoss(KernelLoss):
     """
 
     cost = vector_cost
+    cost_name = "vector"
 
     def __init__(
         self,
@@ -328,13 +324,9 @@ class VectorLoss(KernelLoss):
         super().__init__(v, log, kernel, ridge=ridge, chunk=chunk)
         self.ridge = ridge
 
-    def log_cost(self, pair: Statistics) -> tuple[Tensor, Info]:
+    def log_cost(self, sides: Statistics) -> tuple[Tensor, Info]:
         """Logarithm of the normalized vector-matrix cost."""
-        return log_vector_cost(pair, self.normalized)
-
-    def cost_of_sketches(self, pair: SketchPair) -> tuple[Tensor, Info]:
-        """The normalized vector-matrix cost, or its logarithm."""
-        return pair.vector_cost(self.ridge, self.normalized, self.log)
+        return log_vector_cost(sides, self.normalized)
 
 
 class MatrixLoss(KernelLoss):
@@ -357,6 +349,7 @@ class MatrixLoss(KernelLoss):
     """
 
     cost = matrix_cost
+    cost_name = "matrix"
 
     def __init__(
         self,
@@ -374,13 +367,9 @@ class MatrixLoss(KernelLoss):
         """Whether the loss uses the form of the cost in [0, 1]."""
         return self.form != "logdet"
 
-    def log_cost(self, pair: Statistics) -> tuple[Tensor, Info]:
+    def log_cost(self, sides: Statistics) -> tuple[Tensor, Info]:
         """Logarithm of the normalized matrix-matrix cost, or of minus the log-determinant."""
-        return log_matrix_cost(pair, self.form, self.normalized)
-
-    def cost_of_sketches(self, pair: SketchPair) -> tuple[Tensor, Info]:
-        """The matrix-matrix cost, normalized if possible, or its logarithm."""
-        return pair.matrix_cost(self.form, self.ridge, self.normalized, self.log)
+        return log_matrix_cost(sides, self.form, self.normalized)
 
     def minimized(self, value: Tensor, smaller: int) -> Tensor:
         """Turns the cost, or its logarithm, into the loss to minimize."""
@@ -408,6 +397,7 @@ class SVDLoss(KernelLoss):
     """
 
     cost = svd_cost
+    cost_name = "svd"
 
     def __init__(
         self,
@@ -443,13 +433,9 @@ class SVDLoss(KernelLoss):
         how = (tuple(numbers), self.log, *self.options.values())
         return self._graphed.value(super().forward, given, how)  # type: ignore[arg-type]
 
-    def log_cost(self, pair: Statistics) -> tuple[Tensor, Info]:
+    def log_cost(self, sides: Statistics) -> tuple[Tensor, Info]:
         """Logarithm of the fidelity."""
-        return log_svd_cost(pair, self.normalized)
-
-    def cost_of_sketches(self, pair: SketchPair) -> tuple[Tensor, Info]:
-        """The fidelity, or its logarithm."""
-        return pair.svd_cost(self.normalized, self.log)
+        return log_svd_cost(sides, self.normalized)
 
 
 class DebiasedLoss(nn.Module):

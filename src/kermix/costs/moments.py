@@ -11,27 +11,33 @@ There the features know neither the norm nor the Gram matrix of the points, whic
 be those of points that are far from each other too: it is the distance that counts.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from kermix.costs.formulas import Correlations, Scaled
+from kermix.checks import check_samples, finite_in, normalized_weights
+from kermix.costs.formulas import Correlations, FormulaName, Scaled, log_svd_cost
+from kermix.costs.points import PointStatistics, Weights
+from kermix.errors import DeviceError, OptionError, ShapeError
 from kermix.info import Info
-from kermix.linalg.cholesky import ridged_factor, shrunk
+from kermix.linalg.cholesky import checked_ridge, default_ridge, ridged_factor, shrunk
 from kermix.linalg.polar import polar_factor
-from kermix.sketches.sketch import ROUNDING, Moments, rounding_slip
+from kermix.sketches.features import FeatureMap, nystrom_features
+from kermix.sketches.sketch import (
+    ROUNDING,
+    Moments,
+    Sketch,
+    check_batch_weights,
+    check_comparable,
+    rounding_slip,
+    sample_moments,
+)
 
-__all__ = [
-    "Interval",
-    "MomentStatistics",
-    "fidelity",
-    "relative_interval",
-    "scalar_interval",
-    "svd_interval",
-    "vector_interval",
-]
+__all__ = ["CANDIDATES", "Interval", "MomentStatistics", "fidelity", "subsample", "svd_interval"]
 
+CANDIDATES = 20_000
 POLAR_TOLERANCE = 1e-9
 NO_OVERLAP = 1e-12  # products of mean squared features far below this stand for no overlap
 SUDDEN = 8
@@ -42,17 +48,76 @@ class MomentStatistics:
 
     Args:
         x: Moments of the data.
-        y: Moments of the centres.
+        y: Moments of the centers.
         weighted: Whether the sets are measures, see `kermix.costs.formulas.Statistics`.
-        ridge: Ridge of the Gram matrices; never smaller than the rounding of the moments.
+        ridge: Ridge of the Gram matrices; by default that of float64. Never smaller than the
+            rounding of the moments.
+        dtype: The dtype of the costs.
     """
 
-    def __init__(self, x: Moments, y: Moments, weighted: bool, ridge: float = 0.0) -> None:
-        self.x, self.y, self.ridge = x, y, ridge
-        self.weighted = weighted
+    def __init__(
+        self,
+        x: Moments,
+        y: Moments,
+        weighted: bool,
+        ridge: float | None = None,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        self.x, self.y = x, y
+        self.ridge = default_ridge(torch.float64) if ridge is None else checked_ridge(ridge)
+        self.weighted, self.dtype = weighted, dtype
         self.sizes = x.size, y.size
         self.log_traces = 0.0, 0.0
         self._log_scale = x.log_scale + y.log_scale
+
+    @classmethod
+    def of_sketches(
+        cls,
+        x: Tensor | Sketch,
+        y: Tensor | Sketch,
+        weights: Weights = (None, None),
+        ridge: float | None = None,
+    ) -> "MomentStatistics":
+        """Two sides of which at least one is a sketch, the other perhaps points."""
+        if isinstance(x, Sketch) and isinstance(y, Sketch):
+            check_comparable(x, y)
+        known = x if isinstance(x, Sketch) else y
+        assert isinstance(known, Sketch)
+        features = known.feature_map
+        sides = (("x", x, weights[0]), ("y", y, weights[1]))
+        dtypes = [side.dtype for _, side, _ in sides if isinstance(side, Tensor)]
+        weighted = any(w is not None for w in weights)
+        weighted |= any(side.weighted for _, side, _ in sides if isinstance(side, Sketch))
+        moments = [_moments(features, *side) for side in sides]
+        dtype = dtypes[0] if dtypes else features.parameters.dtype
+        return cls(moments[0], moments[1], weighted, ridge, dtype)
+
+    @classmethod
+    def of_points(
+        cls, points: PointStatistics, tolerance: float | None, rank: int
+    ) -> "MomentStatistics":
+        """Sketch both sets with Nystrom features chosen for them.
+
+        Args:
+            points: The points.
+            tolerance: Wanted mean residual, if no rank is given.
+            rank: Number of features at most.
+        """
+        x, y = points.data, points.centers
+        if x.points.ndim != 2 or y.points.ndim != 2:
+            raise ShapeError(
+                "method='sketch' takes one set of points per argument, not batches of shape "
+                f"{tuple(x.points.shape[:-2])} and {tuple(y.points.shape[:-2])}."
+            )
+        # Half of the candidates from each set, so that neither is forgotten.
+        pooled = torch.cat([
+            subsample(side.points.detach().double(), CANDIDATES // 2) for side in (x, y)
+        ])  # fmt: skip
+        features = nystrom_features(
+            pooled, points.kernel, rank=rank, tolerance=tolerance, candidates=len(pooled)
+        )
+        of_x, of_y = (sample_moments(features, side.points, side.weights) for side in (x, y))
+        return cls(of_x, of_y, points.weighted, dtype=points.working_dtype)
 
     def log_cross(self) -> Tensor:
         r"""$\log \mu_x \mu_y$.
@@ -106,8 +171,94 @@ class MomentStatistics:
         value = _positive(fidelity(self.x.second, self.y.second))
         return Scaled(value, self._log_scale, Info("sketch"))
 
+    def full_precision(self) -> torch.autocast:
+        """A context in which autocast does not touch what is computed."""
+        return torch.autocast(self.x.mean.device.type, enabled=False)
+
+    def in_callers_dtype(self, value: Tensor) -> Tensor:
+        """The value in the dtype of the costs, finite if it is finite here."""
+        return finite_in(value, self.dtype)
+
+    def answer(
+        self, cost: FormulaName, found: tuple[Tensor, Info], normalized: bool, log: bool
+    ) -> tuple[Tensor, Info]:
+        """A cost, or its logarithm, and the bound of its error.
+
+        Args:
+            cost: Which cost; no bound is known of the matrix-matrix cost.
+            found: Its logarithm, and what its formula tells.
+            normalized: Whether it is the form in [0, 1].
+            log: Whether the logarithm is asked for.
+        """
+        log_cost, info = found
+        value = self.in_callers_dtype(log_cost if log else log_cost.exp())
+        with torch.no_grad():
+            interval = self._interval(cost, log_cost, info, normalized)
+            bound = None
+            if interval is not None:
+                # As far as the value is from the ends, rounded to the dtype that is returned.
+                shown = log_cost.exp() if log else value.to(log_cost)
+                bound = torch.maximum(interval.highest - shown, shown - interval.lowest)
+                bound = bound.clamp(min=0)
+        return value, Info("sketch", info.ridge, bound, len(self.x.mean))
+
+    def svd_error(self) -> float:
+        """The bound of the SVD cost's relative error."""
+        with torch.no_grad():
+            value, info = self.answer("svd", log_svd_cost(self, normalized=True), True, log=False)
+            return math.inf if info.error_bound is None else float(info.error_bound / value)
+
+    def _interval(
+        self, cost: FormulaName, log_cost: Tensor, info: Info, normalized: bool
+    ) -> "Interval | None":
+        x, y = self.x, self.y
+        if cost == "matrix":
+            return None
+        if cost == "svd":
+            measures = normalized or self.weighted
+            factor = 1.0 if measures else math.sqrt(x.size * y.size)
+            found = svd_interval(x, y, log_cost.exp() / factor)
+            return None if found is None else Interval(*(factor * end for end in found))
+        if cost == "scalar":
+            found = scalar_interval(x, y)
+        else:
+            assert info.ridge is not None
+            found = vector_interval(x, y, info.ridge)
+        return relative_interval(found, x) if normalized else found
+
     def _scaled(self, value: Tensor, ridge: Tensor) -> Scaled:
         return Scaled(_positive(value), 2 * self._log_scale, Info("sketch", ridge))
+
+
+def _moments(
+    features: FeatureMap, name: str, side: Tensor | Sketch, weights: Tensor | None
+) -> Moments:
+    if isinstance(side, Sketch):
+        if weights is not None:
+            raise OptionError(f"weights_{name} is given for a sketch, which has its own weights.")
+        return side.moments
+    check_samples(name, side)
+    if side.ndim != 2 or side.shape[1] != features.dimension:
+        raise ShapeError(
+            f"{name} has shape {tuple(side.shape)}; with this sketch it must have shape (N, "
+            f"{features.dimension})."
+        )
+    if side.device != features.parameters.device:
+        raise DeviceError(
+            f"{name} is on {side.device}, the sketch on {features.parameters.device}."
+        )
+    if weights is not None:
+        check_batch_weights(f"weights_{name}", weights, side)
+        weights = normalized_weights(f"weights_{name}", weights, side)
+    return sample_moments(features, side, weights)
+
+
+def subsample(points: Tensor, size: int, seed: int = 0) -> Tensor:
+    """All points, or `size` of them, the same for the same seed."""
+    if len(points) <= size:
+        return points
+    generator = torch.Generator().manual_seed(seed)
+    return points[torch.randperm(len(points), generator=generator)[:size].to(points.device)]
 
 
 class Interval(NamedTuple):

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from kermix.checks import check_option, normalized_weights, values_are_readable, working_dtype
 from kermix.costs.functions import SKETCH_ABOVE
 from kermix.costs.losses import KernelLoss, MatrixLoss, SVDLoss, VectorLoss
-from kermix.costs.pairs import is_mixture
-from kermix.costs.sketched import SketchPair
+from kermix.costs.moments import CANDIDATES, MomentStatistics, subsample
 from kermix.distributed import sharded
 from kermix.distributed.ranks import Ranks
 from kermix.errors import DeviceError, KernelError, OptionError, RankError, SampleError, ShapeError
 from kermix.kernels.gaussian import as_kernel
 from kermix.linalg.cholesky import default_ridge, solve_dtype
+from kermix.mixtures.sampled_mixture import Mixture
 from kermix.sketches.accumulation import FeatureSums
 from kermix.sketches.features import FeatureMap, nystrom_features
 from kermix.sketches.sketch import Moments, Sketch, check_comparable, moments_of_sums, sample_sums
@@ -70,7 +70,7 @@ def side_of(
         if weights is not None:
             raise OptionError(f"weights_{name} is given for a sketch, which has its own weights.")
         return side
-    if is_mixture(side):
+    if isinstance(side, Mixture):
         raise SampleError(
             f"{name} is a mixture, but ranks share rows of points; use the loss in one process."
         )
@@ -138,7 +138,6 @@ def _wide(tensor: Tensor) -> Tensor:
 
 Strategy: TypeAlias = Literal["auto", "gather", "shard", "moments"]
 
-CANDIDATES = 20_000
 # Entries of the Gram matrix between the sets above which `auto` shards. On CPUs every loss was
 # faster sharded at 500,000, and the one that was measured at 250,000 was slower
 # (`results/bench/scaling-cpu2.json`). For GPUs it is a guess: nobody has measured several.
@@ -376,8 +375,10 @@ class DistributedLoss(nn.Module):
                 counts.append(side.counts)
                 weighted |= side.weights is not None
                 dtype = side.points.dtype
-        pair = SketchPair.of_moments(features, moments[0], moments[1], dtype, weighted)
-        value, found = loss.cost_of_sketches(pair)
+        both = MomentStatistics(moments[0], moments[1], weighted, loss.ridge, dtype)
+        value, found = both.answer(loss.cost_name, loss.log_cost(both), loss.normalized, loss.log)
+        if not (loss.normalized or loss.log):
+            value = -value  # the log-determinant itself, which is not positive
         info = RankInfo("moments", counts[0], counts[1], ranks, found.error_bound, features.rank)
         return loss.minimized(value, min(sum(counts[0]), sum(counts[1]))), info
 
@@ -412,7 +413,7 @@ class DistributedLoss(nn.Module):
         pooled = []
         for side in sides:
             counts = [min(count, most) for count in side.counts]
-            own = _subsample(side.points.detach().double(), counts[ranks.rank], ranks.rank)
+            own = subsample(side.points.detach().double(), counts[ranks.rank], ranks.rank)
             pooled.append(ranks.gather(own, counts))
         candidates = torch.cat(pooled)
         tolerance = float(str(loss.options.get("tolerance") or 1e-6)) / 4
@@ -470,10 +471,3 @@ def _statistics_options(
         asked["ridge"] = default_ridge(dtype)
     solves = isinstance(loss, VectorLoss | MatrixLoss)
     return {"dtype": solve_dtype(device) if solves else dtype, **asked}
-
-
-def _subsample(points: Tensor, size: int, rank: int) -> Tensor:
-    if len(points) <= size:
-        return points
-    generator = torch.Generator().manual_seed(rank)
-    return points[torch.randperm(len(points), generator=generator)[:size].to(points.device)]

@@ -27,8 +27,7 @@ from torch import Tensor
 
 from kermix.checks import broadcast_shape
 from kermix.costs.formulas import Correlations, Scaled
-from kermix.costs.gram_statistics import predicted_by
-from kermix.costs.pairs import SampleSet
+from kermix.costs.points import PointSet, predicted_by
 from kermix.distributed.ranks import Ranks, slice_of
 from kermix.errors import ShapeError
 from kermix.info import Info
@@ -219,9 +218,9 @@ class RankSet:
         return rows * own.unsqueeze(-1) * roots.unsqueeze(-2)
 
     @property
-    def whole(self) -> SampleSet:
+    def whole(self) -> PointSet:
         """All points, on every rank."""
-        return SampleSet(self.everywhere, self.weights, self.terms)
+        return PointSet(self.everywhere, self.weights, self.terms)
 
 
 class RankStatistics:
@@ -405,6 +404,6 @@ def kernel_sets(
 ) -> tuple[RankSet, RankSet]:
     """Data and centres as sets over ranks."""
     dimension = sides[0][0].shape[-1]
-    terms = kernel.data_terms(dimension), kernel.centre_terms(dimension)
+    terms = kernel.data_terms(dimension), kernel.center_terms(dimension)
     x, y = (RankSet(ranks, *side, t) for side, t in zip(sides, terms, strict=True))
     return x, y

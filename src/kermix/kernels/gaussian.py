@@ -127,7 +127,7 @@ class GaussianKernel:
         """The kernel between two data points, of variance `2 v_p`."""
         return self._terms([2 * v for v in self.v_p], dimension)
 
-    def centre_terms(self, dimension: int) -> KernelTerms:
+    def center_terms(self, dimension: int) -> KernelTerms:
         """The kernel between two centres, of variance `2 v_q`."""
         return self._terms([2 * v for v in self.v_q], dimension)
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -10,9 +11,9 @@ from kermix.checks import check_samples, normalized_weights
 from kermix.errors import OptionError
 from kermix.mixtures.closed_forms import log_power_sum
 from kermix.mixtures.covariance import Components
-from kermix.mixtures.mixture import ClosedForms, log_scalar_cost
+from kermix.mixtures.mixture import ClosedForms, GaussianMixture, log_scalar_cost
 
-__all__ = ["SampledMixture"]
+__all__ = ["Mixture", "SampledMixture"]
 
 
 class SampledMixture(ClosedForms):
@@ -104,3 +105,6 @@ class SampledMixture(ClosedForms):
         products = self._inner_products(q, True)
         divergence = products.log_norm_x() - log_scalar_cost(products, normalized=False)
         return divergence.to(torch.promote_types(self._dtype, q._dtype))
+
+
+Mixture: TypeAlias = GaussianMixture | SampledMixture

@@ -27,7 +27,7 @@ from kermix.checks import check_pair, working_dtype
 from kermix.costs.baselines import energy_distance, mode_coverage
 from kermix.costs.functions import Kernel
 from kermix.costs.losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
-from kermix.costs.pairs import SamplePair
+from kermix.costs.points import PointStatistics
 from kermix.distributed.ranks import Ranks
 from kermix.kernels.distances import squared_distances
 from kermix.linalg.nuclear import NuclearMethod, nuclear_norm
@@ -75,11 +75,11 @@ def frobenius_cost(x: Tensor, y: Tensor, v: Kernel) -> Tensor:  # (*B,)
         >>> frobenius_cost(torch.zeros(2, 1), torch.zeros(3, 1), 1.0)
         tensor(6.)
     """
-    pair = SamplePair(x, y, v)
-    with pair.full_precision():
-        cross = pair.cross_gram(pair.dtype)
+    sides = PointStatistics(x, y, v)
+    with sides.full_precision():
+        cross = sides.cross_gram()
         log_cost = 2 * cross.log_scale + cross.matrix.square().sum((-2, -1)).log()
-        return pair.in_callers_dtype(log_cost.exp())
+        return sides.in_callers_dtype(log_cost.exp())
 
 
 def distance_nuclear_cost(

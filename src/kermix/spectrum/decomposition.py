@@ -12,24 +12,18 @@ import torch
 from torch import Tensor
 
 from kermix.checks import check_option, check_samples, check_sizes, values_are_readable
-from kermix.costs.functions import Kernel, Pair, pair_of
-from kermix.costs.gram_statistics import KernelPair
-from kermix.costs.pairs import (
-    Mixture,
-    MixturePair,
-    SamplePair,
-    is_mixture,
-    log_unit_gram,
-    points_as_components,
-)
+from kermix.costs.components import ComponentStatistics, log_unit_gram, points_as_components
+from kermix.costs.functions import set_statistics
+from kermix.costs.points import Kernel, Numerics, PointStatistics, SetStatistics
 from kermix.errors import KernelError, OptionError, ShapeError, VarianceError
 from kermix.kernels.gaussian import GaussianKernel, as_kernel
 from kermix.kernels.gram import gram_matrix
 from kermix.kernels.means import log_kernel_means
 from kermix.kernels.others import AnyKernel, PointKernel
-from kermix.linalg.cholesky import leading_svd, solve_dtype, sqrt_or_zero
+from kermix.linalg.cholesky import leading_svd, sqrt_or_zero
 from kermix.mixtures.closed_forms import log_density, log_normal, log_squared_norms
 from kermix.mixtures.covariance import Components
+from kermix.mixtures.sampled_mixture import Mixture
 
 __all__ = [
     "Decomposition",
@@ -399,25 +393,25 @@ def decompose(
         )
     own, other = y is None, x if y is None else y
     weights = weights_x, weights_x if own else weights_y
-    pair = _pair(x, other, v, kernel, weights, whiten)
-    used_kernel: GaussianKernel | PointKernel | None = pair.kernel
-    if own and isinstance(pair, SamplePair) and not pair.kernel.symmetric:
+    sides = _statistics(x, other, v, kernel, weights, whiten, ridge)
+    used_kernel = sides.kernel
+    if own and isinstance(sides, PointStatistics) and not sides.kernel.symmetric:
         raise OptionError("Eigenfunctions need equal variances: v_q differs from v.")
-    if pair.data.points.ndim != 2 or pair.centres.points.ndim != 2:
+    if sides.data.points.ndim != 2 or sides.centers.points.ndim != 2:
         raise ShapeError("x and y must be two sets of points, each of shape (points, dimension).")
-    exact = whiten or isinstance(pair, MixturePair)
-    dtype = solve_dtype(pair.device) if exact else pair.dtype
+    dtype = sides.dtype
     a, b = (
         torch.full((len(s),), 1 / len(s), dtype=dtype, device=s.points.device)
         if s.weights is None
         else s.weights.to(dtype)
-        for s in (pair.data, pair.centres)
+        for s in (sides.data, sides.centers)
     )
-    cross, of_x, of_y = _grams(pair, dtype)
-    matrix = cross()  # (N, K): left are rows
+    matrix = sides.plain_gram("xy")  # (N, K): left are rows
     factors: tuple[Tensor | None, Tensor | None] = (None, None)
     if whiten:
-        left_root, right_root = (_inverse_root(of(), pair.ridge(ridge)) for of in (of_x, of_y))
+        left_root, right_root = (
+            _inverse_root(sides.plain_gram(of), sides.ridge) for of in ("xx", "yy")
+        )
         factors = left_root, right_root
         matrix = left_root @ matrix @ right_root
     else:
@@ -427,29 +421,29 @@ def decompose(
     signs = torch.where(largest < 0, -1.0, 1.0).to(u)
     variances: list[tuple[float, ...]] = [(), ()]
     components: tuple[Components | None, Components | None] = (None, None)
-    if isinstance(pair, MixturePair):
-        components = pair.of_x, pair.of_y
+    if isinstance(sides, ComponentStatistics):
+        components = sides.of_x, sides.of_y
     elif isinstance(used_kernel, GaussianKernel):
-        sides = used_kernel.v_p, used_kernel.v_q
-        variances = [tuple(float(t) for t in side) for side in sides]
-    points = [side.points.to(dtype) for side in (pair.data, pair.centres)]
+        variances = [tuple(float(t) for t in v) for v in (used_kernel.v_p, used_kernel.v_q)]
+    points = [side.points.to(dtype) for side in (sides.data, sides.centers)]
     left = Side(points[0], a, u * signs, factors[0], variances[0],
-                 components=components[0], own=is_mixture(x))  # fmt: skip
+                 components=components[0], own=isinstance(x, Mixture))  # fmt: skip
     right = Side(points[1], b, w * signs, factors[1], variances[1],
-                  components=components[1], own=is_mixture(other))  # fmt: skip
+                  components=components[1], own=isinstance(other, Mixture))  # fmt: skip
     return Decomposition(s, used_kernel, whiten, used, left, right)
 
 
-def _pair(
+def _statistics(
     x: Tensor | Mixture,
     y: Tensor | Mixture,
     v: Kernel | None,
     kernel: AnyKernel | None,
     weights: tuple[Tensor | None, Tensor | None],
     whiten: bool,
-) -> Pair:
+    ridge: float | None,
+) -> SetStatistics:
     """Both sides, with the median rule where a variance is needed and none is given."""
-    mixtures = [is_mixture(side) for side in (x, y)]
+    mixtures = [isinstance(side, Mixture) for side in (x, y)]
     if not mixtures[0]:
         check_samples("x", x)  # type: ignore[arg-type]
     if v is None and kernel is None and not all(mixtures):
@@ -461,35 +455,8 @@ def _pair(
             "whiten=True is Property 9, whose functions are the Gaussians at the points; other "
             "kernels do not have them. Use whiten=False."
         )
-    return pair_of(x, y, v, *weights, kernel, whiten)
-
-
-def _grams(
-    pair: Pair, dtype: torch.dtype
-) -> tuple[Callable[[], Tensor], Callable[[], Tensor], Callable[[], Tensor]]:
-    """The Gram matrices: (N, K), (N, N) and (K, K)."""
-    x, y = pair.data, pair.centres
-    if isinstance(pair, MixturePair):
-        p, q = pair.of_x, pair.of_y
-        return (
-            lambda: log_unit_gram(p, q).exp(),
-            lambda: log_unit_gram(p, p).exp(),
-            lambda: log_unit_gram(q, q).exp(),
-        )
-    if isinstance(pair, KernelPair):
-        first = x.points.to(dtype)
-        second = first if y.points is x.points else y.points.to(dtype)
-        return (
-            lambda: pair.kernel.gram(first, second),
-            lambda: pair.kernel.gram(first, first),
-            lambda: pair.kernel.gram(second, second),
-        )
-    data, centres = pair.data, pair.centres
-    return (
-        lambda: gram_matrix(data.points, centres.points, pair.terms, dtype),
-        lambda: gram_matrix(data.points, data.points, data.terms, dtype),
-        lambda: gram_matrix(centres.points, centres.points, centres.terms, dtype),
-    )
+    numerics = Numerics(solves=whiten or any(mixtures), ridge=ridge)
+    return set_statistics(x, y, v, kernel, weights, numerics, unit_norm=whiten)
 
 
 def decompose_grid(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kermix.costs.formulas import Scaled, log_matrix_cost, log_svd_cost, log_vector_cost
-from kermix.costs.gram_statistics import GramStatistics
+from kermix.costs.points import GramStatistics
 from kermix.data.schema.columns import CategoryColumn, Column, NumberColumn
 from kermix.data.schema.mixed_rows import MixedRows
 from kermix.info import Info
