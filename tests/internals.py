@@ -383,7 +383,7 @@ if TYPE_CHECKING:
     from kermix.training.product_training import TableSettings, TableTask, fit_table
     from kermix.training.samples_task import RowTask
     from kermix.training.schedules import VarianceSchedule, automatic_variance, learning_rate
-    from kermix.two_sample.aggregate import aggregate_rows, aggregate_test
+    from kermix.two_sample.aggregate import aggregate_rows
     from kermix.two_sample.classifier_test import auc, tell_apart
     from kermix.two_sample.column_scores import (
         ColumnPlace,
@@ -412,11 +412,11 @@ if TYPE_CHECKING:
         standard_error,
     )
     from kermix.two_sample.evidence import (
+        ColumnStatistics,
         _in_own_margins,
-        column_evidence,
         pairs_to_look_at,
     )
-    from kermix.two_sample.kernel_family import Kernels, kernel_members
+    from kermix.two_sample.kernel_family import Kernels, KernelStatistics
     from kermix.two_sample.mean_test import FEWEST_ROWS, mean_test
     from kermix.two_sample.permutation import (
         Blocks,

@@ -13,7 +13,6 @@ import kermix as km
 from cases import normal
 from internals import (
     ColumnValues,
-    aggregate_test,
     app,
     auc_text,
     change_of,
@@ -430,7 +429,7 @@ def test_no_column_differs_where_the_sets_do_not():
     own = 0
     for seed in range(12):
         x, y = rng.normal(size=(2, 30, 3))
-        test = aggregate_test(x, y, permutations=99, seed=seed)
+        test = km.two_sample_test(x, y, permutations=99, seed=seed).aggregate
         verdict = km.compare(x, y, permutations=99, seed=seed).verdict
         assert verdict.pvalue == test.pvalue
         parts = [*verdict.columns, *verdict.pairs]

@@ -16,18 +16,17 @@ from internals import (
     ColumnPlace,
     ColumnScores,
     ColumnsScores,
+    ColumnStatistics,
     ExchangeableUnits,
     Kernels,
+    KernelStatistics,
     Layout,
     MiddleRanks,
     PairScores,
     _in_own_margins,
     aggregate_rows,
-    aggregate_test,
-    column_evidence,
     corrected_pvalues,
     evidence,
-    kernel_members,
     legendre,
     mean_evidence,
     pairs_to_look_at,
@@ -181,11 +180,14 @@ def test_tables_with_gaps_and_categories():
         table.loc[rng.random(n) < missing, "weight"] = np.nan
         return table
 
-    gone = aggregate_test(frame(150, 0.1, 0.2), frame(150, 0.4, 0.2), permutations=99)
+    def verdict(*frames):
+        return km.compare(*frames, permutations=99).verdict
+
+    gone = verdict(frame(150, 0.1, 0.2), frame(150, 0.4, 0.2))
     assert gone.pvalue == 0.01
     assert gone.columns[0].column == "weight"
-    assert gone.columns[0].corrected == 0.01
-    coloured = aggregate_test(frame(150, 0.1, 0.1), frame(150, 0.1, 0.35), permutations=99)
+    assert gone.columns[0].pvalue == 0.01
+    coloured = verdict(frame(150, 0.1, 0.1), frame(150, 0.1, 0.35))
     assert coloured.columns[0].column == "colour"
     assert {c.column for c in coloured.columns} == {"height", "colour", "weight"}
 
@@ -291,7 +293,7 @@ def test_scores_of_many_columns_are_those_of_each():
     places = places_of_names([f"x{k}" for k in range(70)], codes=2)
     units = ExchangeableUnits.of(rows, 25, 30, torch.Generator().manual_seed(0))
     scores = ColumnsScores(places, units.reference, units.reference_shares)
-    single = column_evidence(units, scores)
+    single = torch.stack([v.values for v in ColumnStatistics(scores).values(units)])
     assert sorted(scores.alone) == [5, 66, 68, 69]
     assert scores[7] is scores[7]
     for k, place in enumerate(places):
@@ -319,20 +321,22 @@ def test_products_beyond_single_columns():
 def test_kernel_statistics_by_dense_algebra():
     rows, n, ridge = normal(30, 2, seed=9), 12, 0.02
     units = ExchangeableUnits.of(rows, n, 20, torch.Generator().manual_seed(0))
-    family = [Kernels("Gaussian", "as given", 3)]
-    members = list(kernel_members(units, family, [ridge], leading=[5]))
+    plug_in = KernelStatistics((), [ridge], leading=[5])
+    members = list(plug_in.raw_values(units, Kernels("Gaussian", "as given", 3)))
     points = units.rows.numpy()
-    grid = sorted({m.bandwidth for m in members})
-    assert {m.bandwidth for m in members if m.moment != "mean"} == {grid[1]}
-    for bandwidth in grid:
-        squares = ((points[:, None] - points) ** 2).sum(-1)
+    assert [m.part for m in members] == ["mean"] * 4 + ["second moments"] * 2 + ["mean"] * 2
+    squares = ((points[:, None] - points) ** 2).sum(-1)
+    coarse = np.quantile(squares[squares > 0], 0.5, method="lower")
+    fine = np.quantile(np.sort(squares, 1)[:, 6], 0.5, method="lower")  # root of 30
+    fine, coarse = np.sqrt(fine) / 2, np.sqrt(coarse)
+    for bandwidth in (fine, np.sqrt(fine * coarse), coarse):
         gram = np.exp(-squares / bandwidth**2)
         values, vectors = np.linalg.eigh(gram)
         keep = values > 1e-10 * values[-1]
         features = vectors[:, keep] * np.sqrt(values[keep])
         centred = features - features.mean(0)
         covariance = centred.T @ centred / 30
-        mean, leading_means, *seconds = (m for m in members if m.bandwidth == bandwidth)
+        mean, leading_means, *seconds = (m for m in members if f" {bandwidth:.3g}," in m.name)
         spectrum, axes = np.linalg.eigh(covariance)
         leading = axes[:, ::-1][:, :59]
         variances = spectrum[::-1][:59].clip(0)

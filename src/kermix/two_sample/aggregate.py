@@ -7,38 +7,32 @@ p-value is exact, however many statistics are looked at.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from kermix.checks import check_count
-from kermix.data.readers.common import Reading
-from kermix.data.sources import Source, read_sources
 from kermix.errors import OptionError
 from kermix.kernels.distances import Layout
-from kermix.two_sample.column_scores import (
-    ColumnPlace,
-    ColumnsScores,
-    places_of_columns,
-    places_of_names,
-)
+from kermix.two_sample.column_scores import ColumnPlace, ColumnsScores, places_of_names
 from kermix.two_sample.evidence import (
-    column_evidence,
+    ColumnStatistics,
+    PairStatistics,
     dependence_pvalues,
-    pair_evidence,
     pairs_to_look_at,
 )
-from kermix.two_sample.kernel_family import Kernels, kernel_members
+from kermix.two_sample.kernel_family import MEANS, SECOND_MOMENTS, Kernels, KernelStatistics
 from kermix.two_sample.permutation import (
     PERMUTATIONS,
     ExchangeableUnits,
+    PermutationTest,
+    Statistic,
+    StatisticValues,
     corrected_pvalues,
-    evidence,
     mean_evidence,
     own_generator,
-    pvalues,
     ranked_rows,
     round_to_significant,
     smallest_pvalue,
@@ -50,7 +44,6 @@ __all__ = [
     "FamilyStatistic",
     "PairTest",
     "aggregate_rows",
-    "aggregate_test",
     "shift_found",
 ]
 
@@ -162,51 +155,13 @@ HEAVY = 6.0  # kurtosis
 # Reasoned, no record.
 COARSE_RIDGE, RIDGES_OF_A_ROW, SMALLEST_RIDGE = 0.1, (5.0, 0.5), 1e-5
 # Weights of the parts of the family, the first two chosen as HEAVY was.
-OF_MEANS, OF_SECOND_MOMENTS, OF_COLUMNS, OF_PAIRS = 0.7, 0.2, 0.05, 0.05
+SHARES = {MEANS: 0.7, SECOND_MOMENTS: 0.2, "columns": 0.05, "pairs": 0.05}
+TOGETHER = {"columns": "single columns", "pairs": "pairs of columns"}
 # A convention.
 POWER = 0.8
 # How much larger a shift the whole family needs than a corrected z-test of each column does,
 # measured (results/bench/detectable-cpu2.json) and rounded up.
 SHIFT_OF_THE_FAMILY, SHIFT_OF_FEW_ROWS = 1.4, 1.5
-
-
-def aggregate_test(
-    a: Source,
-    b: Source,
-    *,
-    permutations: int = PERMUTATIONS,
-    seed: int | torch.Generator = 0,
-    level: float = 0.05,
-    reading: Reading | None = None,
-) -> AggregateTest:
-    r"""Permutation test of whether two data sets come from the same distribution.
-
-    Args:
-        a: A tensor, an array, a table or a file, as `kermix.compare` takes them.
-        b: The other.
-        permutations: Number of random permutations; all of them, if there are fewer.
-        seed: Of the labellings.
-        level: Significance level at which the sets are called different.
-        reading: Which columns of tables are read, and how.
-
-    Example:
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> x, y = torch.randn(2, 100, 3, generator=generator)
-        >>> y[:, 1] += 1
-        >>> found = aggregate_test(x, y, permutations=199)
-        >>> found.pvalue, found.columns[0].column, found.different
-        (0.005, 'x1', True)
-    """
-    read = read_sources([a, b], reading or Reading())
-    first, second = read.tables
-    pooled = torch.cat([first.values.double(), second.values.double()])
-    mixed = read.mixed
-    places = places_of_names(first.columns) if mixed is None else places_of_columns(mixed)
-    layout = None if mixed is None else mixed.layout
-    return aggregate_rows(
-        pooled, len(first), places=places, layout=layout, permutations=permutations, seed=seed,
-        level=level,
-    )  # fmt: skip
 
 
 @torch.no_grad()
@@ -253,69 +208,69 @@ def aggregate_rows(
         rows_up_to=ROWS_UP_TO,
     )  # fmt: skip
     scores = ColumnsScores(places, units.reference, units.reference_shares)
-    single = column_evidence(units, scores)
     pairs = pairs_to_look_at(units, scores)
-    double = pair_evidence(units, scores, pairs)
     family = MIXED_FAMILY if layout is not None else _family(units)
     rows = sum(units.used)
-    members = list(kernel_members(units, family, _ridges(rows), layout, _leading(rows)))
-    by_moment = [
-        [m for m in members if m.moment == moment] for moment in ("mean", "second moments")
+    statistics: list[Statistic[ExchangeableUnits]] = [
+        KernelStatistics(family, _ridges(rows), layout, _leading(rows)),
+        ColumnStatistics(scores),
+        PairStatistics(scores, pairs),
     ]
-    of_kernels = [
-        evidence(torch.stack([m.values for m in some])) if some else single[:0]
-        for some in by_moment
-    ]
-    of_columns = [single, double]
-    shares = OF_MEANS, OF_SECOND_MOMENTS, OF_COLUMNS, OF_PAIRS
-    total = round_to_significant(
-        torch.stack(
-            [
-                math.log(share) + mean_evidence(part)
-                for share, part in zip(shares, (*of_kernels, *of_columns), strict=True)
-                if len(part)
-            ]
-        ).logsumexp(0)
-    )
-    names = [m.name for some in by_moment for m in some]
-    names += ["single columns", *(["pairs of columns"] if pairs else [])]
-    table = torch.cat([*of_kernels, *(mean_evidence(p)[None] for p in of_columns if len(p))])
-    sizes = n, len(pooled) - n
-    own, corrected = pvalues(round_to_significant(table))[:, 0], corrected_pvalues(table)
-    rank = corrected.add(own * 1e-6).argsort(stable=True).tolist()
-    names_of = [p.name for p in places]
-    of_pairs = ranked_rows(double)
-    if any(corrected <= level for *_, corrected in of_pairs):
+    parts: dict[str, list[StatisticValues]] = {part: [] for part in SHARES}
+    for statistic in statistics:
+        for values in statistic.values(units):
+            parts[values.part].append(values)
+    test = _combined(parts)
+    own, corrected = test.single_pvalues, corrected_pvalues(test.table).tolist()
+    rank = sorted(range(len(own)), key=lambda k: corrected[k] + own[k] * 1e-6)
+    double = _ranked(parts["pairs"])
+    if any(corrected <= level for *_, corrected in double):
         # The exact test says of such pairs that they differ; this one, that not only columns do.
         beyond = dependence_pvalues(
             pooled.double(), n, places, pairs, permutations, generator, groups=groups,
             weights=weights,
-        )  # fmt: skip
-        of_pairs = sorted(
-            ((k, s, p, max(c, float(beyond[k]))) for k, s, p, c in of_pairs),
-            key=lambda pair: pair[3],
-        )
+        ).tolist()  # fmt: skip
+        double = [(k, s, p, max(c, beyond[k])) for k, s, p, c in double]
+        double.sort(key=lambda pair: pair[3])
+    names = [place.name for place in places]
+    sizes = n, len(pooled) - n
     return AggregateTest(
-        pvalue=float(pvalues(total)[0]),
+        pvalue=test.pvalue,
         level=float(level),
         statistics=tuple(
-            FamilyStatistic(names[k], float(table[k, 0]), float(own[k]), float(corrected[k]))
-            for k in rank
+            FamilyStatistic(one.name, float(one.values[0]), own[k], corrected[k])
+            for k, one in ((k, test.values[k]) for k in rank)
         ),
-        columns=tuple(ColumnTest(names_of[k], *rest) for k, *rest in ranked_rows(single)),
+        columns=tuple(ColumnTest(names[k], *rest) for k, *rest in _ranked(parts["columns"])),
         pairs=tuple(
-            PairTest((names_of[pairs[k][0]], names_of[pairs[k][1]]), *rest)
-            for k, *rest in of_pairs
+            PairTest((names[pairs[k][0]], names[pairs[k][1]]), *rest) for k, *rest in double
         ),
-        permutations=len(total) - 1,
+        permutations=len(test.total) - 1,
         rows_used=units.used,
         smallest_pvalue=smallest_pvalue(*sizes, permutations, groups),
         smallest_of_rows=smallest_pvalue(*sizes, None, groups),
         detectable_shift=shift_found(units.used, level, len(places)),
         method=units.description,
-        statistic=float(total[0]),
-        null=total[1:],
-    )  # fmt: skip
+        statistic=float(test.total[0]),
+        null=test.total[1:],
+    )
+
+
+def _combined(parts: Mapping[str, Sequence[StatisticValues]]) -> PermutationTest:
+    """The whole family: statistics of kernels one by one, all columns as one, and all pairs."""
+    tables = {part: torch.stack([v.values for v in some]) for part, some in parts.items() if some}
+    means = {part: mean_evidence(table) for part, table in tables.items()}
+    total = torch.stack([math.log(SHARES[part]) + mean for part, mean in means.items()])
+    values = [
+        *(v for part in (MEANS, SECOND_MOMENTS) for v in parts[part]),
+        *(StatisticValues(TOGETHER[part], means[part]) for part in TOGETHER if part in means),
+    ]
+    table = round_to_significant(torch.stack([v.values for v in values]))
+    return PermutationTest(tuple(values), table, round_to_significant(total.logsumexp(0)))
+
+
+def _ranked(values: Sequence[StatisticValues]) -> list[tuple[int, float, float, float]]:
+    return ranked_rows(torch.stack([v.values for v in values])) if values else []
 
 
 def _family(units: ExchangeableUnits) -> tuple[Kernels, ...]:

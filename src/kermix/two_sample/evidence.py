@@ -1,15 +1,16 @@
-"""The evidence of single columns and of pairs under each labelling, on one scale and corrected.
+"""The evidence of single columns and of pairs under each labeling, on one scale and corrected.
 
 A pair is evidence where two columns depend on each other differently, whatever each does alone.
 Within each sample, a number becomes Legendre polynomials of its rank *there*, a category the
 indicators of its values, and both are whitened *there*: no column is left with a difference of its
 own. What is left of a pair are correlations of these scores. Their difference is compared with
-those of random labellings of the same scores. This is not exact as the test of the pooled rows is,
+those of random labelings of the same scores. This is not exact as the test of the pooled rows is,
 because the scores know the samples, but nearly so for pairs whose columns alone have moved, of
 which the exact test says only that the pair is not the same.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 
 import torch
@@ -27,6 +28,7 @@ from kermix.two_sample.column_scores import (
 )
 from kermix.two_sample.permutation import (
     ExchangeableUnits,
+    StatisticValues,
     corrected_pvalues,
     evidence,
     mean_evidence,
@@ -35,9 +37,9 @@ from kermix.two_sample.permutation import (
 )
 
 __all__ = [
-    "column_evidence",
+    "ColumnStatistics",
+    "PairStatistics",
     "dependence_pvalues",
-    "pair_evidence",
     "pairs_to_look_at",
 ]
 
@@ -46,26 +48,33 @@ MOST_PAIRS = 300
 PAIRS_AT_ONCE = 32
 
 
-def column_evidence(units: ExchangeableUnits, scores: ColumnsScores) -> Tensor:  # (C, P)
+@dataclass(frozen=True)
+class ColumnStatistics:
     """The evidence of each column by itself, from its statistics."""
-    found = units.signed.new_empty(len(scores), len(units.signed))
-    for columns in scores.together:
-        means = units.means(columns, len(columns.places) * ORDER)
-        squares = (units.signed @ means).square().mT.unflatten(0, (-1, ORDER))  # (C, q, P)
-        found[columns.places] = mean_evidence(evidence(nested_sums(squares.transpose(0, 1))))
-    alone = list(scores.alone.items())
-    for start in range(0, len(alone), COLUMNS_AT_ONCE):
-        places, some = zip(*alone[start : start + COLUMNS_AT_ONCE], strict=True)
-        widths = [s.width for s in some]
 
-        def together(rows: Tensor, some: Sequence[ColumnScores] = some) -> Tensor:
-            return torch.cat([s(rows) for s in some], 1)
+    scores: ColumnsScores
 
-        means = units.means(together, max(1, sum(widths)))
-        squares = (units.signed @ means).square().mT  # (q, P)
-        for place, column, part in zip(places, some, squares.split(widths), strict=True):
-            found[place] = mean_evidence(evidence(column.statistics(part)))
-    return found
+    def values(self, units: ExchangeableUnits) -> Iterator[StatisticValues]:
+        """One statistic for each column."""
+        found = units.signed.new_empty(len(self.scores), len(units.signed))
+        for columns in self.scores.together:
+            means = units.means(columns, len(columns.places) * ORDER)
+            squares = (units.signed @ means).square().mT.unflatten(0, (-1, ORDER))  # (C, q, P)
+            found[columns.places] = mean_evidence(evidence(nested_sums(squares.transpose(0, 1))))
+        alone = list(self.scores.alone.items())
+        for start in range(0, len(alone), COLUMNS_AT_ONCE):
+            places, some = zip(*alone[start : start + COLUMNS_AT_ONCE], strict=True)
+            widths = [s.width for s in some]
+
+            def together(rows: Tensor, some: Sequence[ColumnScores] = some) -> Tensor:
+                return torch.cat([s(rows) for s in some], 1)
+
+            means = units.means(together, max(1, sum(widths)))
+            squares = (units.signed @ means).square().mT  # (q, P)
+            for place, column, part in zip(places, some, squares.split(widths), strict=True):
+                found[place] = mean_evidence(evidence(column.statistics(part)))
+        for place, row in zip(self.scores.places, found, strict=True):
+            yield StatisticValues(place.name, row, part="columns")
 
 
 def pairs_to_look_at(units: ExchangeableUnits, scores: ColumnsScores) -> list[tuple[int, int]]:
@@ -91,20 +100,25 @@ def pairs_to_look_at(units: ExchangeableUnits, scores: ColumnsScores) -> list[tu
     )
 
 
-def pair_evidence(
-    units: ExchangeableUnits, scores: Sequence[ColumnScores], pairs: Sequence[tuple[int, int]]
-) -> Tensor:  # (pairs, P)
+@dataclass(frozen=True)
+class PairStatistics:
     """The evidence of each pair beyond its single columns: the first product, and all of them."""
-    found = []
-    for start in range(0, len(pairs), PAIRS_AT_ONCE):
-        some = PairScores(scores, pairs[start : start + PAIRS_AT_ONCE])
-        means = units.means(some, len(some.pairs) * some.width)
-        known = means if units.rows is units.reference else some(units.reference)
-        left = some.beyond(means, known, units.reference_shares)
-        squares = (units.signed @ left.flatten(1)).square().mT.unflatten(0, left.shape[1:])
-        both = torch.stack([squares[:, 0], squares.sum(1)])
-        found.append(mean_evidence(evidence(both)))
-    return torch.cat(found) if found else units.signed.new_zeros(0, len(units.signed))
+
+    scores: ColumnsScores
+    pairs: Sequence[tuple[int, int]]
+
+    def values(self, units: ExchangeableUnits) -> Iterator[StatisticValues]:
+        """One statistic for each pair."""
+        for start in range(0, len(self.pairs), PAIRS_AT_ONCE):
+            some = PairScores(self.scores, self.pairs[start : start + PAIRS_AT_ONCE])
+            means = units.means(some, len(some.pairs) * some.width)
+            known = means if units.rows is units.reference else some(units.reference)
+            left = some.beyond(means, known, units.reference_shares)
+            squares = (units.signed @ left.flatten(1)).square().mT.unflatten(0, left.shape[1:])
+            both = torch.stack([squares[:, 0], squares.sum(1)])
+            for pair, row in zip(some.pairs, mean_evidence(evidence(both)), strict=True):
+                name = " and ".join(self.scores.places[k].name for k in pair)
+                yield StatisticValues(name, row, part="pairs")
 
 
 # Reasoned, no record.

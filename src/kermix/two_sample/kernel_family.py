@@ -14,7 +14,6 @@ Features come from landmarks, which are distinct pooled rows.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -22,39 +21,22 @@ from torch import Tensor
 
 from kermix.kernels.distances import Layout, mismatches, numbers_of, squared_distances
 from kermix.kernels.subsets import distinct_rows, symmetric_subset
+from kermix.sketches.principal import NEGLIGIBLE, CenteredBasis
 from kermix.two_sample.column_scores import MiddleRanks
-from kermix.two_sample.permutation import ExchangeableUnits
+from kermix.two_sample.permutation import ExchangeableUnits, StatisticValues, evidence
 
-__all__ = ["KernelMember", "Kernels", "kernel_members"]
+__all__ = ["MEANS", "SECOND_MOMENTS", "KernelStatistics", "Kernels"]
 
 Scaling = Literal["as given", "standardized", "normal scores"]
 Form = Literal["Gaussian", "Laplace"]
+MEANS, SECOND_MOMENTS = "mean", "second moments"
 
 # Reasoned, no record.
 LANDMARKS, LANDMARKS_OF_BLOCKS = 300, 200
-NEGLIGIBLE = 1e-10
 # Chosen on the development problems of `python -m benchmarks.power --cases development`.
 LEADING = (30, 60)  # features whose second moments are looked at
 WHITENING = 1e-3  # of these
 MEAN_OF_DISTANCE = 2 / math.sqrt(math.pi)  # of two numbers of unit variance; its square's is 2
-
-
-@dataclass(frozen=True)
-class KernelMember:
-    """One statistic: which kernel, of which columns, and its value under each labelling."""
-
-    kernel: Form
-    scaling: Scaling
-    bandwidth: float  # distance at which the kernel is 1/e
-    moment: Literal["mean", "second moments"]
-    detail: str
-    values: Tensor  # (P,)
-
-    @property
-    def name(self) -> str:
-        """In words."""
-        kernel = f"{self.kernel} kernel of {self.bandwidth:.3g}, columns {self.scaling}"
-        return f"{kernel}: {self.moment}, {self.detail}"
 
 
 class Kernels(NamedTuple):
@@ -65,33 +47,54 @@ class Kernels(NamedTuple):
     bandwidths: int
 
 
-def kernel_members(
-    units: ExchangeableUnits,
-    family: Sequence[Kernels],
-    ridges: Sequence[float],
-    layout: Layout | None = None,
-    leading: Sequence[int] = (),
-) -> Iterator[KernelMember]:
+@dataclass(frozen=True)
+class KernelStatistics:
     """Statistics of all kernels.
 
-    Args:
-        units: Rows with their labels.
+    Attributes:
         family: The kernels.
         ridges: Of the whitening, relative to the kernel's diagonal.
         layout: Which columns are codes.
         leading: Numbers of features whose means are compared without a ridge.
     """
-    for kernels in family:
-        yield from _members(units, kernels, ridges, layout, leading)
+
+    family: Sequence[Kernels]
+    ridges: Sequence[float]
+    layout: Layout | None = None
+    leading: Sequence[int] = ()
+
+    def values(self, units: ExchangeableUnits) -> Iterator[StatisticValues]:
+        """The evidence of each statistic of the means, then of the second moments."""
+        found = [v for kernels in self.family for v in self.raw_values(units, kernels)]
+        for part in (MEANS, SECOND_MOMENTS):
+            some = [v for v in found if v.part == part]
+            if some:
+                table = evidence(torch.stack([v.values for v in some]))
+                yield from (v._replace(values=row) for v, row in zip(some, table, strict=True))
+
+    def raw_values(self, units: ExchangeableUnits, kernels: Kernels) -> Iterator[StatisticValues]:
+        """The statistics of some kernels as they are."""
+        moments = _feature_moments(units, kernels, self.layout)
+        for bandwidth, basis, first, second in moments:
+            name = f"{kernels.form} kernel of {bandwidth:.3g}, columns {kernels.scaling}"
+            weights = {f"ridge {ridge:g}": 1 / (basis.variances + ridge) for ridge in self.ridges}
+            weights |= {f"{k} features": _of_leading(basis.variances, k) for k in self.leading}
+            squares = (units.signed @ first).square()
+            for detail, weight in weights.items():
+                yield StatisticValues(f"{name}: {MEANS}, {detail}", squares @ weight, part=MEANS)
+            if second is None:
+                continue
+            squares = (units.signed @ second).square()
+            for k in LEADING:
+                values = squares @ _of_pairs(basis.variances, k)
+                full = f"{name}: {SECOND_MOMENTS}, {k} features"
+                yield StatisticValues(full, values, part=SECOND_MOMENTS)
 
 
-def _members(
-    units: ExchangeableUnits,
-    kernels: Kernels,
-    ridges: Sequence[float],
-    layout: Layout | None,
-    leading: Sequence[int],
-) -> Iterator[KernelMember]:
+def _feature_moments(
+    units: ExchangeableUnits, kernels: Kernels, layout: Layout | None
+) -> Iterator[tuple[float, CenteredBasis, Tensor, Tensor | None]]:
+    """Of each bandwidth, features and their first moments in each unit; of some, second ones."""
     form, scaling, count = kernels
     scale = _scaling(scaling, units.reference, units.reference_shares, layout)
     rank = LANDMARKS if units.blocks is None else LANDMARKS_OF_BLOCKS
@@ -99,80 +102,31 @@ def _members(
     landmarks = scale(distinct[symmetric_subset(distinct, rank)])
     apart = _distances(form, landmarks, landmarks, layout)
     apart.fill_diagonal_(0.0)
-    reference = _distances(form, scale(units.reference), landmarks, layout)
     grid = _bandwidths(apart, form, count)
 
-    def distances(rows: Tensor) -> Tensor:
-        return _distances(form, scale(rows), landmarks, layout)
+    def kernels_of(rows: Tensor) -> list[Tensor]:
+        distances = _distances(form, scale(rows), landmarks, layout)
+        return [_kernel(distances, form, b) for b in grid]
 
-    features = [
-        _Features.of(_kernel(apart, form, b), _kernel(reference, form, b), units.reference_shares)
-        for b in grid
+    known = kernels_of(units.reference)
+    bases = [
+        CenteredBasis.of(_kernel(apart, form, b), kernel, units.reference_shares)
+        for b, kernel in zip(grid, known, strict=True)
     ]
-    kernels_of = [partial(_kernel, form=form, bandwidth=b) for b in grid]
-    moments = _moments(units, features, distances, kernels_of, _with_second(len(grid)))
-    for bandwidth, of, (first, second) in zip(grid, features, moments, strict=True):
-        squares = (units.signed @ first).square()
-        for ridge in ridges:
-            values = squares @ (1 / (of.variances + ridge))
-            yield KernelMember(form, scaling, bandwidth, "mean", f"ridge {ridge:g}", values)
-        for count in leading:
-            values = squares @ of.mean_weights(count)
-            yield KernelMember(form, scaling, bandwidth, "mean", f"{count} features", values)
-        if second is None:
-            continue
-        squares = (units.signed @ second).square()
-        for count in LEADING:
-            values = squares @ of.second_weights(count)
-            detail = f"{count} features"
-            yield KernelMember(form, scaling, bandwidth, "second moments", detail, values)
-
-
-@dataclass(frozen=True)
-class _Features:
-    """Uncorrelated features, those of the largest variances first: `kernel @ basis - centre`."""
-
-    basis: Tensor  # (L, r)
-    centre: Tensor  # (r,)
-    variances: Tensor  # (r,)
-    reference: Tensor  # (S, L), of the kernel
-
-    @classmethod
-    def of(cls, gram: Tensor, reference: Tensor, shares: Tensor) -> "_Features":
-        basis = _whitening(gram)
-        found = reference @ basis
-        centre = shares @ found
-        weighted = (found - centre) * shares.sqrt()[:, None]
-        variances, rotation = torch.linalg.eigh(weighted.mT @ weighted)
-        rotation = rotation.flip(1)
-        return cls(basis @ rotation, centre @ rotation, variances.flip(0).clamp(min=0), reference)
-
-    @property
-    def leading(self) -> int:
-        """How many features there are beside the constant whose second moments are looked at."""
-        return min(LEADING[-1] - 1, len(self.variances))
-
-    def products(self, kernel: Tensor) -> Tensor:  # (N, L) -> (N, 1 + leading)
-        """The constant and the whitened leading features, of which second moments are made."""
-        count = self.leading
-        found = (kernel @ self.basis[:, :count] - self.centre[:count]) * (
-            self.variances[:count] + WHITENING
-        ).rsqrt()
-        return torch.cat([found.new_ones(len(found), 1), found], 1)
-
-    def mean_weights(self, leading: int) -> Tensor:
-        """Weights that make squared means of the leading features of one size, of others 0."""
-        there = self.variances > NEGLIGIBLE
-        there[leading:] = False
-        return torch.where(there, 1 / self.variances.clamp(min=NEGLIGIBLE), 0.0)
-
-    def second_weights(self, leading: int) -> Tensor:
-        """Weights of the squares of second moments, as `_pairs` orders them."""
-        whitened = self.variances[: self.leading]
-        moments = torch.cat([whitened.new_ones(1), whitened / (whitened + WHITENING)])
-        i, j = _pairs(len(moments))
-        weights = torch.where(i == j, 1.0, 2.0) / (moments[i] + moments[j]).clamp(min=NEGLIGIBLE)
-        return torch.where((i < leading) & (j < leading), weights, 0.0)
+    with_second = _with_second(len(grid))
+    firsts: list[list[Tensor]] = [[] for _ in grid]
+    seconds: list[list[Tensor]] = [[] for _ in grid]
+    same = units.rows is units.reference
+    for rows in [units.rows[:, None]] if same else units.chunks(len(landmarks)):
+        found = known if same else kernels_of(rows.flatten(0, 1))
+        for k, (basis, kernel) in enumerate(zip(bases, found, strict=True)):
+            kernel = kernel.unflatten(0, rows.shape[:2])
+            firsts[k].append(kernel.mean(1))
+            if with_second[k]:
+                seconds[k].append(_second_moments(basis, kernel))
+    for k, (bandwidth, basis) in enumerate(zip(grid, bases, strict=True)):
+        second = torch.cat(seconds[k]) if with_second[k] else None
+        yield bandwidth, basis, torch.cat(firsts[k]) @ basis.basis - basis.center, second
 
 
 def _with_second(count: int) -> list[bool]:
@@ -186,41 +140,30 @@ def _pairs(count: int) -> tuple[Tensor, Tensor]:
     return i, j
 
 
-def _moments(
-    units: ExchangeableUnits,
-    features: Sequence[_Features],
-    distances: Callable[[Tensor], Tensor],
-    kernels: Sequence[Callable[[Tensor], Tensor]],
-    with_second: Sequence[bool],
-) -> Iterator[tuple[Tensor, Tensor | None]]:  # (R, r), (R, pairs)
-    """First and, of some kernels, second moments of the features of each unit."""
-    if units.blocks is None:
-        same = units.rows is units.reference
-        apart = None if same else distances(units.rows)
-        for of, kernel, both in zip(features, kernels, with_second, strict=True):
-            found = of.reference if apart is None else kernel(apart)
-            first, second = found @ of.basis - of.centre, None
-            if both:
-                products = of.products(found)
-                i, j = _pairs(products.shape[1])
-                second = products[:, i] * products[:, j]
-            yield first, second
-        return
-    sums: list[tuple[list[Tensor], list[Tensor]]] = [([], []) for _ in features]
-    for rows in units.chunks(len(features[0].basis) if features else 1):
-        apart = distances(rows.flatten(0, 1))
-        for of, kernel, both, (firsts, seconds) in zip(
-            features, kernels, with_second, sums, strict=True
-        ):
-            found = kernel(apart)
-            firsts.append(found.unflatten(0, rows.shape[:2]).mean(1))
-            if both:
-                products = of.products(found).unflatten(0, rows.shape[:2])
-                i, j = _pairs(products.shape[2])
-                seconds.append((products.mT @ products / rows.shape[1])[:, i, j])
-    for of, (firsts, seconds) in zip(features, sums, strict=True):
-        second = torch.cat(seconds) if seconds else None
-        yield torch.cat(firsts) @ of.basis - of.centre, second
+def _second_moments(basis: CenteredBasis, kernel: Tensor) -> Tensor:  # (b, s, L) -> (b, pairs)
+    """Mean products of the constant and the whitened leading features in each unit."""
+    count = min(LEADING[-1] - 1, len(basis.variances))
+    scale = (basis.variances[:count] + WHITENING).rsqrt()
+    found = (kernel @ basis.basis[:, :count] - basis.center[:count]) * scale
+    products = torch.cat([found.new_ones(*found.shape[:2], 1), found], 2)
+    i, j = _pairs(products.shape[2])
+    return (products.mT @ products / products.shape[1])[:, i, j]
+
+
+def _of_leading(variances: Tensor, leading: int) -> Tensor:
+    """Weights that make squared means of the leading features of one size, of others 0."""
+    there = variances > NEGLIGIBLE
+    there[leading:] = False
+    return torch.where(there, 1 / variances.clamp(min=NEGLIGIBLE), 0.0)
+
+
+def _of_pairs(variances: Tensor, leading: int) -> Tensor:
+    """Weights of the squares of second moments, as `_pairs` orders them."""
+    whitened = variances[: LEADING[-1] - 1]
+    moments = torch.cat([whitened.new_ones(1), whitened / (whitened + WHITENING)])
+    i, j = _pairs(len(moments))
+    weights = torch.where(i == j, 1.0, 2.0) / (moments[i] + moments[j]).clamp(min=NEGLIGIBLE)
+    return torch.where((i < leading) & (j < leading), weights, 0.0)
 
 
 def _kernel(distances: Tensor, form: Form, bandwidth: float) -> Tensor:
@@ -239,7 +182,7 @@ def _distances(form: Form, a: Tensor, b: Tensor, layout: Layout | None) -> Tenso
 
 
 def _bandwidths(apart: Tensor, form: Form, count: int) -> list[float]:
-    """From half the median distance to the root-N-th neighbour to the median distance."""
+    """From half the median distance to the root-N-th neighbor to the median distance."""
     size = len(apart)
     others = apart[~torch.eye(size, dtype=torch.bool)]
     others = others[others > 0]
@@ -257,12 +200,6 @@ def _bandwidths(apart: Tensor, form: Form, count: int) -> list[float]:
     return [fine * (coarse / fine) ** (k / (count - 1)) for k in range(count)]
 
 
-def _whitening(gram: Tensor) -> Tensor:  # (L, L) -> (L, r)
-    values, vectors = torch.linalg.eigh(gram)
-    keep = values > NEGLIGIBLE * values[-1]
-    return vectors[:, keep] * values[keep].rsqrt()
-
-
 def _scaling(
     scaling: Scaling, reference: Tensor, shares: Tensor, layout: Layout | None
 ) -> Callable[[Tensor], Tensor]:
@@ -272,11 +209,11 @@ def _scaling(
     numbers = numbers_of(reference, layout)
     count = numbers.shape[1]
     if scaling == "standardized":
-        centre = shares @ numbers
-        # A far value takes part twice: in the centre, and in the spread around it.
-        spread = (shares @ (numbers - centre).square()).sqrt()
+        center = shares @ numbers
+        # A far value takes part twice: in the center, and in the spread around it.
+        spread = (shares @ (numbers - center).square()).sqrt()
         spread = torch.where(spread > NEGLIGIBLE * numbers.abs().amax(0), spread, 1.0)
-        return lambda rows: torch.cat([(rows[:, :count] - centre) / spread, rows[:, count:]], 1)
+        return lambda rows: torch.cat([(rows[:, :count] - center) / spread, rows[:, count:]], 1)
     ranks = MiddleRanks.of(numbers, shares)
     edge = 0.5 / len(reference)
 

@@ -69,6 +69,7 @@ class StatisticValues(NamedTuple):
     noise: float | None = None
     order: Tensor | None = None  # (P,)
     method: str = ""  # how it was computed, in words
+    part: str = ""  # of the statistics of a test, where parts of these are weighed
 
     @property
     def ranked(self) -> Tensor:  # (P,)
