@@ -29,7 +29,7 @@ def page() -> str:
         lines.append(f"| [`kermix {name}`](#kermix-{name}) | {first} |")
     for name, function in COMMANDS.items():
         lines += ["", f"## kermix {name}", "", _plain(inspect.getdoc(function) or ""), ""]
-        lines += _parameters(name, function)
+        lines += [*_parameters(name, function), *_by_set(function)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -49,6 +49,17 @@ def _parameters(name: str, function: Callable[..., None]) -> list[str]:
         lines += ["", f"| {panel or 'option'} | |", "|---|---|"]
         lines += [f"| {_option(p, info)} | {_plain(info.help or '')}{_default(p)} |"
                   for p, info in options if info.rich_help_panel == panel]  # fmt: skip
+    return lines
+
+
+def _by_set(function: Callable[..., None]) -> list[str]:
+    """The settings without an option."""
+    group = getattr(function, "groups", {}).get("settings")
+    lines = []
+    for cls in () if group is None else group.classes:
+        if rare := group.rare(cls):
+            lines += ["", f"| {cls.what}: by `--set NAME=VALUE` | |", "|---|---|"]
+            lines += [f"| `{name}` | {_plain(group.help_of(name, (cls,)))} |" for name in rare]
     return lines
 
 
@@ -74,9 +85,8 @@ def _option(parameter: inspect.Parameter, info: Any) -> str:
 def _type(parameter: inspect.Parameter) -> Any:
     """The type without None."""
     kind = get_args(parameter.annotation)[0]
-    if isinstance(kind, types.UnionType):
-        return next(part for part in get_args(kind) if part is not types.NoneType)
-    return kind
+    parts = [part for part in get_args(kind) if part is not types.NoneType]
+    return parts[0] if types.NoneType in get_args(kind) else kind
 
 
 def _default(parameter: inspect.Parameter) -> str:

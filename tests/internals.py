@@ -84,8 +84,8 @@ if TYPE_CHECKING:
     from kermix.cli import SPINS, WAITING, main, spin_briefly
     from kermix.cli.app import COMMANDS, NEEDS, app
     from kermix.cli.fit_command import fit
-    from kermix.cli.options import set_options
     from kermix.cli.output import plain, print_json, split_names
+    from kermix.cli.settings_options import set_options, value_typed
     from kermix.costs.baselines import energy_distance, mmd_squared, mode_coverage, wasserstein2
     from kermix.costs.losses import CALLS_BEFORE, GraphedCalls
     from kermix.costs.moments import MomentStatistics
@@ -263,6 +263,7 @@ if TYPE_CHECKING:
     from kermix.runs.train import Stopped, progress_bar
     from kermix.runs.train import complete as train_complete
     from kermix.runs.train import train as train_train
+    from kermix.settings import value_of
     from kermix.sketches.accumulation import NystromSums, feature_sums
     from kermix.sketches.column_scale import ColumnScale
     from kermix.sketches.features import NystromFeatures, fingerprint

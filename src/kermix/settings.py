@@ -62,6 +62,7 @@ class Setting:
         below: A number that it must be below.
         unset: What happens where it is None, after the words "By default".
         rare: Whether it is set by `--set` alone, and has no option of its own.
+        of_training: Whether it is about how a model is trained, and not what it is.
     """
 
     text: str
@@ -71,6 +72,7 @@ class Setting:
     below: float | None = None
     unset: str = ""
     rare: bool = False
+    of_training: bool = False
 
     def allows(self, number: float) -> bool:
         """Whether a number is in the range; infinite ones never are."""
@@ -271,17 +273,22 @@ def value_of(text: str) -> Any:
         return PYTHONS.get(text.strip(), text.strip())
 
 
-STEPS = Setting("Number of training steps.", least=0)
-BATCH_SIZE = Setting("Batch size of a training step.", least=1)
-LEARNING_RATE = Setting("Peak learning rate.", above=0, unset="it depends on the model")
-AVERAGE = Setting(
-    "Number of steps over which to average the weights; 0 for no averaging.", least=0
+STEPS = Setting("Number of training steps.", least=0, of_training=True)
+BATCH_SIZE = Setting("Batch size of a training step.", least=1, of_training=True)
+LEARNING_RATE = Setting(
+    "Peak learning rate.", above=0, unset="it depends on the model", of_training=True
 )
-WEIGHT_DECAY = Setting("Weight decay.", least=0)
+AVERAGE = Setting(
+    "Number of steps over which to average the weights; 0 for no averaging.",
+    least=0,
+    of_training=True,
+)
+WEIGHT_DECAY = Setting("Weight decay.", least=0, of_training=True)
 SEED = Setting(
     "Random seed; the same seed on the same machine gives the same result.",
     least=0,
     most=2**32 - 1,
+    of_training=True,
 )
 COVARIANCE_TYPE = Setting(
     "Covariance of a component: isotropic (one variance) or diagonal (one for each coordinate)."

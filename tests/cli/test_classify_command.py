@@ -238,7 +238,7 @@ def test_bad_images_are_named_in_one_line(case, digits, tmp_path):
     ("options", "expected"),
     [(["--model", "tree"], "model='tree'"), (["--patch", 2], "patch=2"),
      (["--patch", 9], "patch=9"), (["--set", "flip=1"], "flip=1"),
-     (["--epochs", 0], "epochs=0"), (["--set", "depht=3"], "no such setting"),
+     (["--epochs", 0], "epochs=0"), (["--set", "depht=3"], "did you mean depth"),
      (["--set", "depth"], "NAME=VALUE"), (["--set", "epochs=many"], "epochs"),
      (["--set", "width=wide"], "width"), (["--learning-rate", -1], "learning_rate=-1"),
      (["--set", "anchor_grid=2.5"], "anchor_grid=2.5"), (["--seed", 2**40], "seed="),
@@ -280,7 +280,7 @@ def test_bad_data_and_folders(digits, tmp_path):
         kermix("predict", tmp_path, tmp_path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(RunError, match="damaged"):
-        kermix("classify", "--resume", tmp_path)
+        kermix("resume", tmp_path)
 
 
 @pytest.mark.parametrize("device", ["toaster", "cuda:99"])
@@ -348,5 +348,5 @@ def test_ctrl_c_saves_and_the_resumed_run_ends_as_if_it_had_not_stopped(pictures
     assert all(value.equal(second[name]) for name, value in first.items())
     # A finished run only writes its report again.
     before = (stopped / "metrics.csv").read_bytes()
-    assert kermix("classify", "--resume", stopped).exit_code == 0
+    assert kermix("resume", stopped).exit_code == 0
     assert (stopped / "metrics.csv").read_bytes() == before

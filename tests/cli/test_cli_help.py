@@ -1,8 +1,10 @@
 """What `--help` says: every command explains itself, in lines as long as the terminal allows."""
 
+import re
 from itertools import pairwise
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from internals import COMMANDS, app
@@ -34,3 +36,62 @@ def test_the_first_help_names_every_command_and_a_way_to_begin(monkeypatch):
     assert "To start: kermix fit moons --quick" in output
     for name in COMMANDS:
         assert f"\n│ {name} " in output
+
+
+def _options(text):
+    """The options of each panel of a help."""
+    panels, panel = {}, None
+    for line in text.splitlines():
+        if line.startswith("╭─ "):
+            panel = line.strip("╭─╮ ")
+        elif found := re.match(r"│\W*(--[\w-]+)", line):
+            panels.setdefault(panel, []).append(found[1])
+    return panels
+
+
+def test_the_help_of_fit_shows_what_all_models_have(monkeypatch):
+    panels = _options(_help(monkeypatch, "fit"))
+    assert list(panels) == ["What", "Model", "Training", "Output", "How tables are read",
+                            "Where it runs"]  # fmt: skip
+    assert panels["Model"] == ["--model", "--components"]
+    assert {"--steps", "--seed", "--quick", "--set"} < set(panels["Training"])
+
+
+@pytest.mark.parametrize(
+    ("model", "shown", "hidden"),
+    [("table", "--dropout", "--cost"), ("mixture", "--cost", "--dropout"),
+     ("codes", "--spaces", "--refine-with"), ("conv", "--kernel-variance", "--spaces")],
+)  # fmt: skip
+def test_the_help_of_a_model_shows_its_own_settings(model, shown, hidden, monkeypatch):
+    for words in (["--model", model], [f"--model={model}"]):
+        text = _help(monkeypatch, "fit", *words)
+        assert shown in text
+        assert hidden not in _options(text)["Model"] + _options(text)["Training"]
+    assert ("Mixtures:" in text) == (model == "conv")  # which is one of rows, and one of images
+    assert "By default 12." in _help(monkeypatch, "fit", "--model", "table")
+
+
+def test_the_help_of_classify_is_about_images_or_a_target(monkeypatch):
+    images = _options(_help(monkeypatch, "classify"))
+    target = _options(_help(monkeypatch, "classify", "--target", "y"))
+    assert "--patch" in images["Model"]
+    assert "--blocks" not in images["Model"]
+    assert "--blocks" in target["Model"]
+    assert "--patch" not in target["Model"]
+
+
+@pytest.mark.parametrize("name", ["fit", "classify"])
+def test_an_option_for_each_setting_that_is_not_rare(name):
+    command = get_command(app).commands[name]
+    options = {option for parameter in command.params for option in parameter.opts}
+    for cls in COMMANDS[name].groups["settings"].classes:
+        common = {s.name for s in cls.declared() if not s.about.rare}
+        assert {f"--{setting.replace('_', '-')}" for setting in common} <= options
+
+
+def test_choices_are_listed_where_one_is_wrong():
+    for option, choice in (("--cost", "sinkhorn"), ("--model", "code-mixture"),
+                           ("--refine-with", "closed form")):  # fmt: skip
+        result = CliRunner().invoke(app, ["fit", option, "quux"], env={"COLUMNS": "200"})
+        assert result.exit_code == 2
+        assert f"'{choice}'" in result.output

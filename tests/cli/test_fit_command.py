@@ -309,7 +309,7 @@ def test_bad_data_is_named_in_one_line(case, tmp_path):
 
 @pytest.mark.parametrize(
     "options",
-    [["--cost", "nothing"], ["--steps", -1], ["--model", "generator", "--refine-steps", 5],
+    [["--set", "cost=nothing"], ["--steps", -1], ["--model", "generator", "--refine-steps", 5],
      ["--variance", -1], ["--variance-factors", "a"], ["--variance-factors", "1,-1"],
      ["--rows", 0], ["--device", "toaster"], ["--precision", "half"], ["--size", 12],
      ["--data-root", "."]],

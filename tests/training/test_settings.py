@@ -22,6 +22,7 @@ from internals import (
     TableSettings,
     equivalent_command,
     set_options,
+    value_of,
 )
 from kermix.errors import OptionError
 
@@ -52,18 +53,22 @@ def values(kind):
     }[kind]  # fmt: skip
 
 
+def declared(cls):
+    return {setting.name: setting for setting in cls.declared()}
+
+
 def is_no_json(text):
-    return text == text.strip() and set_options([f"name={text}"])["name"] == text
+    return text == text.strip() and value_of(text) == text
 
 
 @given(data=st.data())
 def test_what_a_command_says_of_a_setting_is_read_as_it_was(data):
-    _, name, kind = data.draw(st.sampled_from(FIELDS))
+    cls, name, kind = data.draw(st.sampled_from(FIELDS))
     value = data.draw(st.one_of([values(one) for one in kinds_of(kind)]))
     words = equivalent_command("fit", "moons", {}, {name: value})
     *_, option, text = shlex.split(shlex.join(words))
     assert option == "--set"
-    found = set_options([text])[name]
+    found = set_options([text], declared(cls))[name]
     assert found == value
     assert type(found) is type(value)
 
@@ -142,4 +147,14 @@ def test_numbers_of_numpy_and_lists_become_those_of_python():
 
 @pytest.mark.parametrize("text", ["true", "True", "false", "False"])
 def test_truth_values_are_read_in_json_and_in_python(text):
-    assert set_options([f"calibrate={text}"]) == {"calibrate": text.lower() == "true"}
+    known = declared(TableModelSettings)
+    assert set_options([f"calibrate={text}"], known) == {"calibrate": text.lower() == "true"}
+
+
+def test_lists_are_read_as_in_a_shell_and_names_are_known():
+    known = declared(FitSettings)
+    assert set_options(["variance-factors=1,10"], known) == {"variance_factors": (1, 10)}
+    with pytest.raises(OptionError, match=r"^--set steps: write NAME=VALUE\.$"):
+        set_options(["steps"], known)
+    with pytest.raises(OptionError, match=r"^There is no setting 'stpes'; did you mean steps"):
+        set_options(["stpes=3"], known)

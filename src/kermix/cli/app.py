@@ -26,8 +26,9 @@ from kermix.cli import score_command as scoring
 from kermix.cli import sketch_command as sketch
 from kermix.cli import spectrum_command as spectrum
 from kermix.cli import tables_command as tables
-from kermix.cli.options import WORDS
+from kermix.cli.options import WORDS, Command
 from kermix.cli.output import INTERRUPTED, plain, print_notes
+from kermix.cli.settings_options import command_of
 from kermix.environment import __version__
 from kermix.errors import DegenerateDataWarning, KermixError, MissingExtraError
 
@@ -70,23 +71,35 @@ def _kermix(
     """
 
 
-COMMANDS: dict[str, Callable[..., None]] = {
-    "fit": fit.fit,
-    "resume": fit.resume,
-    "sample": sampling.sample,
-    "score": scoring.score,
-    "impute": tables.impute,
-    "classify": classify.classify,
-    "predict": classify.predict,
-    "explore": explore.command,
-    "schema": schema.command,
-    "compare": compare.command,
-    "drift": drift.command,
-    "evaluate": evaluate.command,
-    "sketch": sketch.command,
-    "spectrum": spectrum.command,
-    "reproduce": reproduce.command,
+FIRST, FITTED, COMPARING, MORE = (
+    "To begin with", "With a fitted model", "Data against data", "Images, and the paper",
+)  # fmt: skip
+GROUPS: dict[str, dict[str, Command]] = {
+    FIRST: {
+        "fit": fit.fit,
+        "sample": sampling.sample,
+        "compare": compare.command,
+        "explore": explore.command,
+    },
+    FITTED: {
+        "impute": tables.impute,
+        "predict": classify.predict,
+        "score": scoring.score,
+        "resume": fit.resume,
+    },
+    COMPARING: {
+        "evaluate": evaluate.command,
+        "drift": drift.command,
+        "schema": schema.command,
+        "sketch": sketch.command,
+        "spectrum": spectrum.command,
+    },
+    MORE: {
+        "classify": classify.classify,
+        "reproduce": reproduce.command,
+    },
 }
+COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 
 
 # What a command needs besides PyTorch and NumPy, so that nothing is missing after the work.
@@ -138,8 +151,11 @@ def _complete(name: str, function: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-for _name, _function in COMMANDS.items():
-    app.command(_name, help=_help(_function))(_complete(_name, _function))
+for _panel, _group in GROUPS.items():
+    for _name, _function in _group.items():
+        app.command(
+            _name, cls=command_of(_function), help=_help(_function), rich_help_panel=_panel
+        )(_complete(_name, _function))
 
 
 def _show_warning(

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,26 +12,74 @@ from rich.console import Console
 from kermix.cli.options import (
     AS_FOUND,
     TABLES,
+    WHAT,
+    WHERE,
+    DataRoot,
+    Device,
+    ImageSize,
+    Quick,
+    RunOut,
     check_there,
+    given,
     reads_tables,
-    set_options,
+    takes,
     train_and_finish,
     typed_command,
-    typed_options,
 )
 from kermix.cli.output import check_output, print_lines, print_notes
+from kermix.cli.settings_options import Kinds, SettingsOptions, value_typed
 from kermix.cli.tables_command import predict_table, table_run
 from kermix.data.readers.common import Reading, counted
 from kermix.errors import OptionError
 from kermix.files import whole_file
+from kermix.images.classifier_settings import ClassifierSettings
 from kermix.runs.folder import check_run
+from kermix.tables.model.table_settings import TableModelSettings
 
 __all__ = ["classify", "predict"]
 
-OF_IMAGES = ("model", "patch", "epochs", "depth", "augment", "data_root", "size")
+
+def _kinds(words: Sequence[str]) -> Kinds:
+    """The settings that can matter: those of images, unless a target is named."""
+    of_table = value_typed(words, "--target") is not None
+    return (TableModelSettings,) if of_table else (ClassifierSettings,)
+
+
+SETTINGS = SettingsOptions((ClassifierSettings, TableModelSettings), _kinds, without=("target",))
+
+
+def _of_images(
+    data_root: DataRoot = None,
+    size: ImageSize = None,
+    augment: Annotated[
+        bool | None,
+        typer.Option(
+            "--augment/--no-augment",
+            rich_help_panel=WHAT,
+            help="Whether to shift training images (cifar10: also mirror them). By default on.",
+        ),
+    ] = None,
+) -> dict[str, Any]:
+    """Which images are taken."""
+    return given(data_root=data_root, size=size, augment=augment)
+
+
+def _start(
+    quick: Quick = False,
+    device: Device = "auto",
+    precision: Annotated[
+        str,
+        typer.Option(
+            rich_help_panel=WHERE, help="auto (bf16-mixed on a GPU), 32-true, bf16-mixed."
+        ),
+    ] = "auto",
+) -> tuple[bool, str, str]:
+    """How the training is started."""
+    return quick, device, precision
 
 
 @reads_tables
+@takes(of_images=_of_images, settings=SETTINGS, start=_start)
 def classify(
     context: typer.Context,
     data: Annotated[
@@ -41,72 +90,21 @@ def classify(
             f"then held out for testing; or, with --target, a table ({TABLES})."
         ),
     ] = "digits",
+    *,
     target: Annotated[
         str | None,
         typer.Option(
+            rich_help_panel=WHAT,
             metavar="COLUMN",
-            help="Tables: column to predict from all others; for a number, this is a regression.",
+            help="Tables: column to predict from all others; for a number, this is a regression. "
+            "The settings of its model: kermix classify --target COLUMN --help.",
         ),
     ] = None,
-    model: Annotated[
-        str, typer.Option(help="gaussian-product, or cnn: a plain network for comparison.")
-    ] = "gaussian-product",
-    patch: Annotated[
-        int, typer.Option(help="Side length of the patches in pixels, odd; 1 means single pixels.")
-    ] = 3,
-    epochs: Annotated[int | None, typer.Option(help="Number of epochs. By default 20.")] = None,
-    width: Annotated[
-        int | None,
-        typer.Option(
-            help="Features per position; by default 256, or 64 for few images. Tables: features "
-            "per row; by default 128."
-        ),
-    ] = None,
-    depth: Annotated[int | None, typer.Option(help="Number of Gaussian layers.")] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(help="Batch size: images or rows in each step.")
-    ] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
-    augment: Annotated[
-        bool, typer.Option(help="Whether to shift training images (cifar10: also mirror them).")
-    ] = True,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="Any other setting (repeatable): whitening=null, anchors_at=[3], rotation=10, "
-            "cutout=8; for tables steps=2000, dropout=0.2. The report lists all of them.",
-        ),
-    ] = None,
-    seed: Annotated[
-        int,
-        typer.Option(help="Random seed; the same seed on the same machine gives the same result."),
-    ] = 0,
-    data_root: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder with the files of mnist or cifar10. By default they are downloaded."
-        ),
-    ] = None,
-    size: Annotated[
-        int | None, typer.Option(help="Resize all images to this side length, in pixels.")
-    ] = None,
+    of_images: dict[str, Any],
+    settings: dict[str, Any],
+    start: tuple[bool, str, str],
+    out: RunOut = None,
     reading: Reading = AS_FOUND,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
-    precision: Annotated[
-        str, typer.Option(help="auto (bf16-mixed on a GPU), 32-true, bf16-mixed.")
-    ] = "auto",
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Run folder, which must not exist. By default runs/NAME."),
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A first look: a small network, few steps.")
-    ] = False,
-    resume: Annotated[
-        Path | None, typer.Option(help="Continue this run; all other options are ignored.")
-    ] = None,
 ) -> None:
     """Learn the classes of images, or a column of a table, and write a report.
 
@@ -117,40 +115,27 @@ def classify(
     Ctrl-C at any time: nothing is lost, and the command to continue is printed.
     """
     check_there(data)
-    from kermix.fitting.fit import begin_fit, reopen
+    from kermix.fitting.fit import begin_fit
     from kermix.images.classifier_run import begin_classify
-    from kermix.runs.run import Start
+    from kermix.runs.run import Run, Start
 
-    if resume is not None:
-        begun = reopen(resume)
-        train_and_finish(begun, begun.dataset())
-        return
+    quick, device, precision = start
+    words = typed_command(context)
+    run: Run
     if _is_table(data, target, reading):
-        typed = typed_options(context)
-        _check_of_tables(data, [name for name in OF_IMAGES if name in typed])
-        own = {"width": width, "batch_size": batch_size, "learning_rate": learning_rate}
-        settings: dict[str, Any] = {n: value for n, value in own.items() if value is not None}
-        settings |= {"seed": seed, "target_share": 1.0, **set_options(setting or [])}
-        fit, table = begin_fit(
+        _check_of_table(data, {**of_images, **settings})
+        run, rows = begin_fit(
             data, out=out, quick=quick, target=target, from_disk=False, model="table",
             device=device, precision="32-true" if precision == "auto" else precision,
-            command=typed_command(context), **reading.said(), **settings,
+            command=words, **reading.said(), **{"target_share": 1.0, **settings},
         )  # fmt: skip
-        print_notes(fit.notes(table))
-        train_and_finish(fit, table)
-        return
-    chosen: dict[str, Any] = {
-        "epochs": epochs, "width": width, "depth": depth, "batch_size": batch_size,
-        "learning_rate": learning_rate,
-    }  # fmt: skip
-    given = {name: value for name, value in chosen.items() if value is not None}
-    given |= {"model": model, "patch": patch, "seed": seed, **set_options(setting or [])}
-    run, images = begin_classify(
-        data, given, folder=out, augment=augment, quick=quick, data_root=data_root, size=size,
-        start=Start(typed_command(context), device, precision),
-    )  # fmt: skip
-    print_notes(run.config["notes"])
-    train_and_finish(run, images)
+    else:
+        run, rows = begin_classify(
+            data, settings, folder=out, quick=quick, start=Start(words, device, precision),
+            **of_images,
+        )  # fmt: skip
+    print_notes(run.notes(rows))
+    train_and_finish(run, rows)
 
 
 def _is_table(data: str, target: str | None, reading: Reading) -> bool:
@@ -165,7 +150,8 @@ def _is_table(data: str, target: str | None, reading: Reading) -> bool:
     return table
 
 
-def _check_of_tables(data: str, unused: list[str]) -> None:
+def _check_of_table(data: str, asked: dict[str, Any]) -> None:
+    unused = [name for name in asked if name not in TableModelSettings.names()]
     if unused:
         option = f"--{unused[0].replace('_', '-')}"
         raise OptionError(f"{data} is a table; {option} is only for images.")

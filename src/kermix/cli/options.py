@@ -2,10 +2,9 @@
 
 import functools
 import inspect
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 from rich.console import Console
@@ -20,23 +19,32 @@ from kermix.data.readers.common import (
     is_pattern,
     is_remote,
 )
-from kermix.errors import OptionError
 
 if TYPE_CHECKING:
     from kermix.runs.run import Run
 
 __all__ = [
     "AS_FOUND",
-    "READING",
+    "MODEL",
+    "OUTPUT",
     "STRICT",
     "TABLES",
+    "TRAINING",
+    "WHAT",
+    "WHERE",
     "WORDS",
+    "Command",
+    "DataRoot",
+    "Device",
+    "ImageSize",
+    "Quick",
+    "RunOut",
     "check_there",
+    "given",
     "reads_tables",
-    "set_options",
+    "takes",
     "train_and_finish",
     "typed_command",
-    "typed_options",
 ]
 
 AS_FOUND = Reading()
@@ -45,6 +53,7 @@ STRICT = typer.Option(
     help="Fail if the columns of the tables differ. By default those that both have are compared.",
 )
 GROUP = "How tables are read"
+WHAT, MODEL, TRAINING, OUTPUT, WHERE = "What", "Model", "Training", "Output", "Where it runs"
 TABLES = (
     ".csv, .tsv (also .gz, .zst, .bz2), .parquet, .feather, .jsonl, .xlsx, .npy, .npz"  # for help
 )
@@ -122,33 +131,77 @@ def check_there(*sources: str | Path | None) -> None:
             check_file(path)
 
 
-OPTIONS = tuple(inspect.signature(_reading).parameters.values())
-READING = tuple(option.name for option in OPTIONS)
+Command: TypeAlias = Callable[..., None]
+# Options of several commands: one name, one text.
+DataRoot: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        rich_help_panel=WHAT,
+        help="Folder with the files of mnist, cifar10 or celeba. By default mnist and cifar10 are "
+        "downloaded.",
+    ),
+]
+ImageSize: TypeAlias = Annotated[
+    int | None,
+    typer.Option(rich_help_panel=WHAT, help="Resize images to this side length, in pixels."),
+]
+RunOut: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        rich_help_panel=OUTPUT,
+        help="Run folder, which must not exist. By default runs/NAME.",
+    ),
+]
+Quick: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--quick",
+        rich_help_panel=TRAINING,
+        help="A first look in seconds: a small model, few steps.",
+    ),
+]
+Device: TypeAlias = Annotated[
+    str, typer.Option(rich_help_panel=WHERE, help="auto, cpu, cuda or mps.")
+]
 
 
-def reads_tables(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command these options; it takes them as one argument, `reading`.
+def takes(**groups: Callable[..., Any]) -> Callable[[Command], Command]:
+    """Give a command groups of options, each of which it takes as one argument.
 
-    An option that it has itself, by the same name, remains its own.
+    The options of a group are the parameters of a function, and the argument is what it makes of
+    them. An option that the command has itself, by the same name, remains its own.
     """
-    own = inspect.signature(command)
-    places = list(own.parameters.values())
-    at = [p.name for p in places].index("reading")
-    added = [option for option in OPTIONS if option.name not in own.parameters]
-    parameters = [*places[:at], *added, *places[at + 1 :]]
-    names = [option.name for option in added]
 
-    @functools.wraps(command)
-    def with_options(*arguments: Any, **options: Any) -> None:
-        said = {name: options.pop(name) for name in names if name in options}
-        command(*arguments, reading=_reading(**said), **options)
+    def with_groups(command: Command) -> Command:
+        own = inspect.signature(command)
+        names: dict[str, list[str]] = {}
+        parameters: list[inspect.Parameter] = []
+        for place in own.parameters.values():
+            if place.name not in groups:
+                parameters.append(place)
+                continue
+            options = inspect.signature(groups[place.name]).parameters.values()
+            added = [option for option in options if option.name not in own.parameters]
+            names[place.name] = [option.name for option in added]
+            parameters += added
 
-    with_options.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-    with_options.__annotations__ = {p.name: p.annotation for p in parameters}
-    return with_options
+        @functools.wraps(command)
+        def with_options(**options: Any) -> None:
+            for group, own_names in names.items():
+                said = {name: options.pop(name) for name in own_names if name in options}
+                options[group] = groups[group](**said)
+            command(**options)
+
+        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+        with_options.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        with_options.groups = {**getattr(command, "groups", {}), **groups}  # type: ignore[attr-defined]
+        with_options.__annotations__ = {p.name: p.annotation for p in parameters}
+        return with_options
+
+    return with_groups
 
 
-PYTHONS = {"True": True, "False": False, "None": None}  # JSON has other words for them
+reads_tables = takes(reading=_reading)
 
 
 def train_and_finish(run: "Run", data: Any) -> None:
@@ -165,30 +218,11 @@ def train_and_finish(run: "Run", data: Any) -> None:
         show_run(rows, run.folder, run.table_shown())
 
 
-def typed_options(context: typer.Context) -> dict[str, Any]:
-    """The options that the user typed, by name."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    typed = [n for n, source in sources.items() if source and source.name == "COMMANDLINE"]
-    return {name: context.params[name] for name in typed}
+def given(**options: Any) -> dict[str, Any]:
+    """The options that were given, by name."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def typed_command(context: typer.Context) -> list[str]:
     """The words of the command that the user typed."""
     return ["kermix", *context.meta[WORDS]]
-
-
-def set_options(texts: list[str]) -> dict[str, Any]:
-    """Settings given as `--set NAME=VALUE`, by name; values are JSON or Python's, or else text."""
-    found: dict[str, Any] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise OptionError(f"--set {text}: write NAME=VALUE.")
-        name = name.strip().replace("-", "_")
-        try:
-            found[name] = json.loads(value)
-        except ValueError:
-            found[name] = PYTHONS.get(value.strip(), value.strip())
-        if isinstance(found[name], list):
-            found[name] = tuple(found[name])
-    return found

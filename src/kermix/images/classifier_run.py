@@ -7,7 +7,7 @@ confusion matrix, time and size.
 import hashlib
 import statistics
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
@@ -21,7 +21,6 @@ from kermix.data.images.labelled import (
     load_labelled,
 )
 from kermix.data.readers.common import counted
-from kermix.errors import OptionError
 from kermix.images.classifier_settings import ClassifierSettings, suited_settings
 from kermix.images.classifier_training import (
     ClassifierEvaluation,
@@ -40,6 +39,7 @@ from kermix.runs.folder import (
 )
 from kermix.runs.provenance import write_json
 from kermix.runs.run import Numbers, Outcome, Run, Start, equivalent_command
+from kermix.settings import check_name
 from kermix.training.loop import Row, Trainer
 
 __all__ = ["ClassifyRun", "begin_classify"]
@@ -218,8 +218,8 @@ def begin_classify(
 
     Args:
         data: Name of a set of images, or a folder.
-        settings: Settings of `kermix.images.classifier_settings.ClassifierSettings`, `model` and
-            `patch` among them; what is not given suits the images.
+        settings: Settings of `kermix.images.classifier_settings.ClassifierSettings`;
+            what is not given suits the images.
         folder: Where the run is to be; by default `runs/NAME-MODEL`.
         augment: Whether to shift training images.
         quick: Whether to train a small network, for a first look.
@@ -253,13 +253,9 @@ def _chosen(
     data: str, given: Mapping[str, Any], augment: bool, quick: bool, count: int, side: int
 ) -> ClassifierSettings:
     """The settings of a run: what suits the images, but for what was given."""
-    base = suited_settings(data, given["model"], given["patch"], count, side, augment=augment)
-    if quick:
-        base = replace(base, **QUICK)
-    known = {field.name for field in fields(base)}
-    unknown = sorted(set(given) - known)
-    if unknown:
-        raise OptionError(
-            f"--set {unknown[0]}: no such setting; choose from {', '.join(sorted(known))}."
-        )
-    return replace(base, **given)
+    for name in given:
+        check_name(name, ClassifierSettings.names())
+    model = given.get("model", ClassifierSettings.model)
+    patch = given.get("patch", ClassifierSettings.patch)
+    base = suited_settings(data, model, patch, count, side, augment=augment)
+    return replace(replace(base, **QUICK) if quick else base, **given)

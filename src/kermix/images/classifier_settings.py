@@ -110,8 +110,12 @@ class ClassifierSettings(AugmentationSettings):
     stride: Annotated[
         int, Setting("Number of pixels from one patch to the next.", least=1, rare=True)
     ] = 1
-    width: Annotated[int, Setting("Number of features per position.", least=1)] = 256
-    depth: Annotated[int, Setting("Number of Gaussian layers before the output.", least=1)] = 4
+    width: Annotated[
+        int, Setting("Number of features per position; 64 suit few images.", least=1)
+    ] = 256
+    depth: Annotated[
+        int, Setting("Number of Gaussian layers before the output; 3 suit few images.", least=1)
+    ] = 4
     output_width: Annotated[
         int, Setting("Number of Gaussians of the output.", least=1, rare=True)
     ] = 512
@@ -161,7 +165,9 @@ class ClassifierSettings(AugmentationSettings):
         ProductPath,
         Setting("How the Gaussian layers are computed: auto, plain, lean or fused.", rare=True),
     ] = "auto"
-    epochs: Annotated[int, Setting("Number of times that every image is seen.", least=1)] = 20
+    epochs: Annotated[
+        int, Setting("Number of times that every image is seen.", least=1, of_training=True)
+    ] = 20
     batch_size: Annotated[int, replace(BATCH_SIZE, least=2)] = 512
     positions: Annotated[
         float,

@@ -67,7 +67,9 @@ class ImageSettings(Settings):
     ] = False
     width: Annotated[
         int,
-        Setting("Channels of the smallest feature maps of encoder and decoder.", least=8),
+        Setting(
+            "Channels of the smallest feature maps of encoder and decoder.", least=8, rare=True
+        ),
     ] = 128
     code_noise: Annotated[
         float,
@@ -95,7 +97,8 @@ class ImageSettings(Settings):
         ),
     ] = 0
     encoder_steps: Annotated[
-        int, Setting("Number of training steps of the autoencoder.", least=0)
+        int,
+        Setting("Number of training steps of the autoencoder.", least=0, of_training=True),
     ] = 2000
     encoder_batch: Annotated[
         int, Setting("Batch size of a training step of the autoencoder.", least=2, rare=True)
@@ -107,6 +110,7 @@ class ImageSettings(Settings):
             "Number of passes of expectation-maximization over all images after training, for "
             "mixtures only.",
             least=0,
+            of_training=True,
         ),
     ] = 0
     batch_size: Annotated[int, replace(BATCH_SIZE, least=2)] = 2000
@@ -131,7 +135,10 @@ class ImageSettings(Settings):
     chunk: Annotated[
         int | None,
         Setting(
-            "Number of images generated at once; fewer need less memory.", least=2, unset="all"
+            "Number of images generated at once; fewer need less memory.",
+            least=2,
+            unset="all",
+            of_training=True,
         ),
     ] = None
     variance: Annotated[

@@ -56,9 +56,10 @@ PRIOR = Setting(
 )
 REFINE_WITH = Setting(
     "Objective of the refinement: likelihood, or closed form, the Cauchy-Schwarz cost, which "
-    "gives modes more weight than tails and needs more steps."
+    "gives modes more weight than tails and needs more steps.",
+    of_training=True,
 )
-REFINE_BATCH_SIZE = Setting("Batch size of a refinement step.", least=1)
+REFINE_BATCH_SIZE = Setting("Batch size of a refinement step.", least=1, of_training=True)
 KERNEL_VARIANCE = Setting(
     "Constant kernel variance in the (squared) units of the data (pixels range from 0 to 1), as "
     "in the paper, instead of `variance` and a schedule; all columns then share one scale.",
@@ -75,7 +76,7 @@ VARIANCE_FACTORS = Setting(
 class FitSettings(Settings):
     """Settings of a fit of rows."""
 
-    what: ClassVar[str] = "Rows"
+    what: ClassVar[str] = "Mixtures"
 
     cost: Annotated[CostName, COST] = "svd"
     form: Annotated[MatrixForm | None, FORM] = None
@@ -106,6 +107,7 @@ class FitSettings(Settings):
             "points, without a kernel that widens them, so that the variances are correct.",
             least=0,
             unset="500 for mixtures",
+            of_training=True,
         ),
     ] = None
     refine_with: Annotated[RefineName, REFINE_WITH] = "likelihood"

@@ -46,11 +46,16 @@ class TableModelSettings(Settings):
             "for small tables; 0 keeps the last step.",
             least=0,
             below=1,
+            of_training=True,
         ),
     ] = 0.05
     patience: Annotated[
         int,
-        Setting("Number of reports without improvement before training stops.", least=1),
+        Setting(
+            "Number of reports without improvement before training stops.",
+            least=1,
+            of_training=True,
+        ),
     ] = 10
     order_share: Annotated[
         float,
