@@ -203,11 +203,15 @@ def _compare(case: Case, sizes: tuple[int, int] | None = None) -> None:
     m: Any
     pair = draw_pair(case, most=25, weighted=False, batches=False, unequal=False, sizes=sizes)
     dtype = pair.dtype
-    bootstrap, permutations = int(case.pick(0, 2)), int(case.pick(0, 5))
+    jackknife_groups, permutations = int(case.pick(0, 2)), int(case.pick(0, 5))
     v: Any = pair.kernel.v_p if case.chance(0.5) else "auto"
-    case.setting |= {"v": v, "bootstrap": bootstrap, "permutations": permutations}
+    case.setting |= {"v": v, "jackknife_groups": jackknife_groups, "permutations": permutations}
     result = km.compare(
-        pair.x.to(dtype), pair.y.to(dtype), v, bootstrap=bootstrap, permutations=permutations
+        pair.x.to(dtype),
+        pair.y.to(dtype),
+        v,
+        jackknife_groups=jackknife_groups,
+        permutations=permutations,
     )
     for m in result.measures:
         for name in ("value", "normalized", "error", "if_same", "pvalue"):
