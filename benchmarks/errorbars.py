@@ -68,7 +68,7 @@ def measured(setting: Setting, seeds: Iterable[int], draws: int = 20) -> Found:
     found: Found = {}
     for seed in seeds:
         result = compare(*setting.sample(seed), (grid[0], grid[-1]), standardize=False,
-                         permutations=0, bootstrap=draws, seed=seed)  # fmt: skip
+                         permutations=0, jackknife_groups=draws, seed=seed)  # fmt: skip
         for m in result.measures:
             shown = m.value if m.normalized is None else m.normalized
             kind = "" if m.variance is None else "fine" if m.variance == grid[0] else "coarse"

@@ -73,7 +73,7 @@ def _million(quick: bool) -> list[dict[str, Any]]:
     rows = 20_000 if quick else 1_000_000
     x = clusters(rows, CLUSTERS, DIMENSION, 0, dtype=torch.float32)
     used, start = _processor_seconds(), time.perf_counter()
-    value, info = km.vendi(x, MILLION_VARIANCE, rank=MILLION_RANK, return_info=True)
+    value, info = km.metrics.vendi(x, MILLION_VARIANCE, rank=MILLION_RANK, return_info=True)
     seconds, used = time.perf_counter() - start, _processor_seconds() - used
     assert info.error_bound is not None
     return [{
@@ -102,14 +102,14 @@ def _rank_needed(quick: bool) -> list[dict[str, Any]]:
         while high - low > max(1, low // 20):
             middle = (low + high) // 2
             low, high = (low, middle) if _relative_error(x, middle) <= 0.01 else (middle, high)
-        value = float(km.vendi(x, MILLION_VARIANCE, rank=high))
+        value = float(km.metrics.vendi(x, MILLION_VARIANCE, rank=high))
         found.append({"clusters": count, "samples": rows, "v": MILLION_VARIANCE, "vendi": value,
                       "rank": high, "rank_for_each_unit_of_vendi": high / value})  # fmt: skip
     return found
 
 
 def _relative_error(x: Tensor, rank: int) -> float:
-    value, info = km.vendi(x, MILLION_VARIANCE, rank=rank, return_info=True)
+    value, info = km.metrics.vendi(x, MILLION_VARIANCE, rank=rank, return_info=True)
     assert info.error_bound is not None
     return float(info.error_bound / value)
 
@@ -126,7 +126,7 @@ def _against_fourier(quick: bool) -> list[dict[str, Any]]:
         "digits": load("digits", rows=rows).values.double(),
     }
     found = []
-    variances = {name: km.stable_variance(x) for name, x in sets.items()}
+    variances = {name: km.metrics.stable_variance(x) for name, x in sets.items()}
     scores = {name: _exact(x.numpy(), variances[name])[0] for name, x in sets.items()}
     for (name, x), rank in product(sets.items(), GRID_RANKS[:1] if quick else GRID_RANKS):
         v, exact = variances[name], scores[name]
@@ -134,8 +134,8 @@ def _against_fourier(quick: bool) -> list[dict[str, Any]]:
         for seed in range(GRID_SEEDS):
             features = km.fourier_features(x.shape[1], v, rank, seed=seed)
             for method, value in (
-                ("nystrom", km.vendi(x, v, rank=rank, seed=seed)),
-                ("fourier", km.vendi(km.Sketch(features).update(x))),
+                ("nystrom", km.metrics.vendi(x, v, rank=rank, seed=seed)),
+                ("fourier", km.metrics.vendi(km.Sketch(features).update(x))),
             ):
                 errors[method].append(abs(float(value) / exact - 1))
         means = {method: float(np.mean(e)) for method, e in errors.items()}
@@ -171,8 +171,8 @@ def _bounds(quick: bool) -> list[dict[str, Any]]:
         exact = dict(zip(("vendi", "rke"), _exact(x, v), strict=True))
         exact["fidelity"] = _exact_fidelity(x, y, v)
         for name, (value, info) in (
-            ("vendi", km.vendi(one, return_info=True)),
-            ("rke", km.rke(one, return_info=True)),
+            ("vendi", km.metrics.vendi(one, return_info=True)),
+            ("rke", km.metrics.rke(one, return_info=True)),
             ("fidelity", km.svd_cost(one, two, normalized=True, return_info=True)),
         ):
             error, bound = abs(float(value) - exact[name]), float(info.error_bound)  # type: ignore[arg-type]
@@ -214,7 +214,7 @@ def _novelty(quick: bool) -> list[dict[str, Any]]:
         complete = ranked = right = shown = 0
         for seed in range(seeds):
             one, mode, other = _planted(rows, dimension, masses, seed)
-            modes = km.novel_modes(
+            modes = km.metrics.novel_modes(
                 one,
                 other,
                 MODE_VARIANCE,

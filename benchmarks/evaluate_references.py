@@ -52,28 +52,29 @@ def _diversity(x: np.ndarray) -> list[Line]:
     gaussian = _kernel(x, x)
     for order in (1, 2, 0.5, 5):
         found.append((f"Vendi score of order {order}, Gaussian", "vendi-score",
-                      float(km.vendi(points, V, order=order)),
+                      float(km.metrics.vendi(points, V, order=order)),
                       float(vendi.score_K(gaussian, q=order))))  # fmt: skip
     found.append(
         (
             "Vendi score, cosine",
             "vendi-score",
-            float(km.vendi(points, kernel=km.CosineKernel())),
+            float(km.metrics.vendi(points, kernel=km.CosineKernel())),
             float(vendi.score_X(x)),
         )
     )
     sketch = km.Sketch(km.kernel_features(points, km.CosineKernel(), rank=50)).update(points)
     found.append(("Vendi score of a sketch, cosine", "vendi-score (dual)",
-                  float(km.vendi(sketch)), float(vendi.score_dual(x))))  # fmt: skip
+                  float(km.metrics.vendi(sketch)), float(vendi.score_dual(x))))  # fmt: skip
     cubic = (x @ x.T / DIMENSION + 1) ** 3
     found.append(("Vendi score, polynomial", "vendi-score",
-                  float(km.vendi(points, kernel=km.PolynomialKernel(3))),
+                  float(km.metrics.vendi(points, kernel=km.PolynomialKernel(3))),
                   float(vendi.score_K(cubic, normalize=True))))  # fmt: skip
     weights = np.random.default_rng(1).uniform(0.5, 2, len(x))
     found.append(("Vendi score with weights", "vendi-score",
-                  float(km.vendi(points, V, weights=torch.from_numpy(weights))),
+                  float(km.metrics.vendi(points, V, weights=torch.from_numpy(weights))),
                   float(vendi.score_K(gaussian, p=weights / weights.sum()))))  # fmt: skip
-    found.append(("RKE", "inverse squared Frobenius norm, in loops", float(km.rke(points, V)),
+    found.append(("RKE", "inverse squared Frobenius norm, in loops",
+                  float(km.metrics.rke(points, V)),
                   float(len(x) ** 2 / sum(float(k) ** 2 for k in gaussian.ravel()))))  # fmt: skip
     frequencies = km.fourier_features(DIMENSION, V, 200)
     angles = x @ frequencies.frequencies.numpy().T
@@ -81,9 +82,11 @@ def _diversity(x: np.ndarray) -> list[Line]:
     values = np.linalg.eigvalsh(features.T @ features / len(x))
     values = values[values > 1e-300]
     fourier = km.Sketch(frequencies).update(points)
-    found.append(("Vendi score, Fourier features", "FKEA's formula", float(km.vendi(fourier)),
+    found.append(("Vendi score, Fourier features", "FKEA's formula",
+                  float(km.metrics.vendi(fourier)),
                   math.exp(-(values * np.log(values)).sum())))  # fmt: skip
-    found.append(("RKE, Fourier features", "FKEA's formula", float(km.rke(fourier)),
+    found.append(("RKE, Fourier features", "FKEA's formula",
+                  float(km.metrics.rke(fourier)),
                   1 / float((values**2).sum())))  # fmt: skip
     return found
 
@@ -98,7 +101,7 @@ def _novelty(x: np.ndarray, y: np.ndarray) -> list[Line]:
         values = np.linalg.eigvals(matrix).real
         positive = values[values > 1e-13]
         theirs = float(-(positive * np.log(positive / positive.sum())).sum())
-        ours = float(km.ken(torch.from_numpy(x), torch.from_numpy(y), V, eta=eta))
+        ours = float(km.metrics.ken(torch.from_numpy(x), torch.from_numpy(y), V, eta=eta))
         found.append((f"KEN, eta = {eta:g}", "block matrix of the paper", ours, theirs))
     return found
 

@@ -35,7 +35,6 @@ Answers = dict[str, float | str | None]
 Question = Callable[[Draw, int, int], Answers]  # data, permutations, seed
 
 COSTS = ("svd", "matrix", "vector", "scalar", "mmd", "energy")
-MOST_COLUMNS = 4
 SKETCH_RANK = 50
 SMALL_FILE, LARGE_FILE = 60, 2000  # rows that landmarks are chosen among
 FAULTS = (RuntimeError, ArithmeticError, ValueError, LookupError, TypeError, AttributeError)
@@ -122,7 +121,7 @@ def _compared(
             data.y,
             "auto" if variance is None else variance,
             max_points=max_points,
-            bootstrap=0,
+            jackknife_groups=0,
             permutations=permutations,
             seed=seed,
         )
@@ -133,11 +132,6 @@ def _compared(
                 # The measures that are no test of their own have the p-values of these.
                 if m.name in found.tests and m.variance in ends:
                     answers[f"{prefix} {m.name}, {ends[m.variance]}"] = m.pvalue
-        columns = {c.column: c.pvalue for c in found.column_differences}
-        names = found.columns
-        for k in np.linspace(0, len(names) - 1, min(MOST_COLUMNS, len(names))).round():
-            if names[int(k)] in columns:
-                answers[f"{prefix} column {int(k)}"] = columns[names[int(k)]]
         return answers
 
     return asked(prefix, pvalues)

@@ -31,14 +31,14 @@ def month(rows: int, share_of_big_buyers: float) -> pd.DataFrame:
 
 rows = 200 if quick else 800
 january, february = month(rows, 0.0), month(rows, 0.05)
-result = km.compare(january, february, permutations=50 if quick else 500, bootstrap=0)
+result = km.compare(january, february, permutations=50 if quick else 500, jackknife_groups=0)
 print(result)
 
-columns = sorted(result.column_differences, key=lambda c: c.distance)
+columns = sorted(result.verdict.columns, key=lambda c: c.difference)
 figure, axes = plt.subplots(1, 2, figsize=(7, 2.8), layout="constrained")
 colours = ["#D55E00" if c.pvalue < 0.05 else "0.7" for c in columns]
-axes[0].barh([c.column for c in columns], [c.distance for c in columns], color=colours)
-axes[0].set_xlabel("energy distance / standard deviation")
+axes[0].barh([c.column for c in columns], [c.difference for c in columns], color=colours)
+axes[0].set_xlabel("total variation")
 p = result.tests["svd"].pvalue
 axes[0].set_title(f"p = {p:.3f}; orange: the column differs", fontsize=9)
 for table, colour, name in ((january, "#0072B2", "January"), (february, "#D55E00", "February")):

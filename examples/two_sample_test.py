@@ -21,7 +21,7 @@ ring = 1.4 * torch.stack([angle.cos(), angle.sin()], 1)
 y = ring + 0.2 * torch.randn(n, 2, generator=generator)
 
 test = km.two_sample_test(x, y, "svd", permutations=500)
-result = km.compare(x, y, permutations=0, bootstrap=0)
+result = km.compare(x, y, permutations=0, jackknife_groups=0)
 print(f"p = {test.pvalue:.4f}, fidelity {result.measure('svd').normalized:.3f}")
 
 side = torch.linspace(-3, 3, 80)

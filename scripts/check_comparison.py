@@ -159,7 +159,7 @@ FEATURES: dict[str, tuple[Yes | No, Yes | No, Yes | No, Yes | No, Yes | No]] = {
         r"two_?sample|ks_2samp|mmd,",
     ),
     "where two samples differ": (
-        lambda: km.compare(x, y, permutations=0, bootstrap=0).witness(x).shape == (40,),
+        lambda: km.compare(x, y, permutations=0, jackknife_groups=0).witness(x).shape == (40,),
         r"witness",
         r"witness",
         r"witness",

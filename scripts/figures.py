@@ -86,7 +86,7 @@ def start() -> None:
     angle = 2 * torch.pi * torch.rand(500, generator=generator)
     ring = 1.4 * torch.stack([angle.cos(), angle.sin()], 1)
     ring = ring + 0.2 * torch.randn(500, 2, generator=generator)
-    comparison = km.compare(gaussian, ring, permutations=0, bootstrap=0)
+    comparison = km.compare(gaussian, ring, permutations=0, jackknife_groups=0)
     side = torch.linspace(-3, 3, 60)
     witness = comparison.witness(torch.cartesian_prod(side, side)).reshape(60, 60).numpy()
     axes[3].imshow(witness.T, origin="lower", extent=(-3, 3, -3, 3), cmap="PuOr")

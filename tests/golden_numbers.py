@@ -431,9 +431,13 @@ def tests(folder):
                 "statistic": result.statistic, "p": result.pvalue, "each": result.statistics,
                 "p of each": result.pvalues, "variances": result.variances, "null": result.null,
             }  # fmt: skip
-    found["compare"] = km.compare(x, y, permutations=30, bootstrap=5).to_dict()
+    found["compare"] = km.compare(x, y, permutations=30, jackknife_groups=5).to_dict()
     many = km.compare(
-        normal(1100, 2, seed=3), normal(1010, 2, seed=4) * 1.2, 0.3, permutations=20, bootstrap=3
+        normal(1100, 2, seed=3),
+        normal(1010, 2, seed=4) * 1.2,
+        0.3,
+        permutations=20,
+        jackknife_groups=3,
     )
     found["compare many"] = many.to_dict()
     return found
@@ -556,7 +560,9 @@ def measure(folder):
     x = write_rows(folder / "x.csv", normal(80, 3, seed=1))
     y = write_rows(folder / "y.csv", normal(70, 3, seed=2) * 1.3)
     found = {
-        "compare": json_of("compare", x, y, "--details", "--permutations", 30, "--bootstrap", 5)
+        "compare": json_of(
+            "compare", x, y, "--details", "--permutations", 30, "--jackknife-groups", 5
+        )
     }
     found["spectrum"] = json_of("spectrum", x, y, "--rank", 4, "--report", folder / "s.html")
     series = folder / "series"

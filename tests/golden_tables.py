@@ -244,7 +244,7 @@ def typed_compare(folder):
         found[name]["rows"] = told(result.column_rows())
     numbers = six_tables()["numbers"]
     other = numbers.sample(frac=1, random_state=0).assign(normal=lambda t: t["normal"] * 2)
-    result = km.compare(numbers, other, permutations=40, bootstrap=4)
+    result = km.compare(numbers, other, permutations=40, jackknife_groups=4)
     found["numbers"] = told(result.to_dict())
     return found
 

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from kermix.estimators.kernel_mixture import KernelMixture
     from kermix.estimators.product import ProductClassifier, ProductRegressor
     from kermix.evaluation import metrics
-    from kermix.evaluation.diversity import rke, vendi
-    from kermix.evaluation.novelty import ken, novel_modes
-    from kermix.evaluation.spectra import stable_variance
     from kermix.fitting.fit import fit, resume
     from kermix.kernels.gaussian import GaussianKernel, choose_variance
     from kermix.kernels.gram import gram
@@ -92,23 +89,18 @@ __all__ = [
     "fit",
     "fourier_features",
     "gram",
-    "ken",
     "kernel_features",
     "matrix_cost",
     "metrics",
-    "novel_modes",
     "nuclear_norm",
     "nystrom_features",
     "resume",
-    "rke",
     "scalar_cost",
     "sketch_files",
-    "stable_variance",
     "svd_cost",
     "two_sample_test",
     "vector_cost",
     "vector_weights",
-    "vendi",
 ]
 
 _PUBLIC = {
@@ -118,9 +110,6 @@ _PUBLIC = {
     "kermix.data.schema.schema": "EncodedTable Schema",
     "kermix.estimators.kernel_mixture": "KernelMixture",
     "kermix.estimators.product": "ProductClassifier ProductRegressor",
-    "kermix.evaluation.diversity": "rke vendi",
-    "kermix.evaluation.novelty": "ken novel_modes",
-    "kermix.evaluation.spectra": "stable_variance",
     "kermix.fitting.fit": "fit resume",
     "kermix.kernels.gaussian": "GaussianKernel choose_variance",
     "kermix.kernels.gram": "gram",

@@ -133,7 +133,7 @@ def test_a_run_is_continued_with_other_data(tmp_path):
 def test_measures_without_a_test_have_the_pvalues_of_one():
     """Which is why the benchmark leaves them out."""
     x, y = torch.randn(2, 40, 2, generator=torch.Generator().manual_seed(0))
-    found = km.compare(x, y, permutations=19, bootstrap=0)
+    found = km.compare(x, y, permutations=19, jackknife_groups=0)
     assert {m.name for m in found.measures} - set(found.tests) == {"bures", "cauchy_schwarz"}
     for variance in found.variances:
         for name, same in (("bures", "svd"), ("cauchy_schwarz", "scalar")):

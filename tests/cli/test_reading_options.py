@@ -62,7 +62,7 @@ def test_what_is_said_is_followed_by_schema_compare_and_spectrum(odd):
     schema = json.loads(kermix("schema", "0.csv", "--json", *SAID).stdout)
     assert [c["name"] for c in schema["columns"]] == ["x0", "x1", "x2"]
     assert schema["columns"][1]["values"] == ["5 €", "7 €", "Ä"]
-    few = ["--permutations", 0, "--bootstrap", 0, "--json"]
+    few = ["--permutations", 0, "--jackknife-groups", 0, "--json"]
     found = json.loads(kermix("compare", "0.csv", "1.csv", *SAID, *few).stdout)
     wanted = json.loads(kermix("compare", "0.parquet", "1.parquet", *few).stdout)
     assert found["rows"] == [80, 80]
@@ -81,7 +81,7 @@ def test_what_is_said_is_followed_beside_an_array(odd):
     rng = np.random.default_rng(0)
     np.save("a.npy", rng.normal(size=(50, 2)))
     pd.DataFrame(rng.normal(size=(50, 2)).round(3)).to_csv("b.csv", index=False, **ODD)
-    few = ["--permutations", 0, "--bootstrap", 0, "--json"]
+    few = ["--permutations", 0, "--jackknife-groups", 0, "--json"]
     found = json.loads(kermix("compare", "a.npy", "b.csv", *SAID, *few).stdout)
     assert found["rows"] == [50, 50]
     assert found["columns"] == ["x0", "x1"]
@@ -203,7 +203,7 @@ def test_hostile_names_neither_steer_the_terminal_nor_break_the_command(tmp_path
         tmp_path / "t.csv", index=False
     )
     for command in (["schema", "t.csv"], ["compare", "t.csv", "t.csv", "--permutations", 19,
-                                          "--bootstrap", 0],
+                                          "--jackknife-groups", 0],
                     ["sketch", "t.csv", "-o", tmp_path / "t.sketch", "--rank", 5]):  # fmt: skip
         words = [tmp_path / w if w == "t.csv" else w for w in command]
         shown = kermix(*words).stdout
@@ -230,7 +230,7 @@ def test_a_name_with_a_star_is_several_files(odd):
     for k in (2, 3):
         table(k).to_parquet(f"part-{k}.parquet")
     whole.to_parquet("whole.parquet")
-    few = ["--permutations", 0, "--bootstrap", 0, "--json"]
+    few = ["--permutations", 0, "--jackknife-groups", 0, "--json"]
     found = json.loads(kermix("compare", "part-*.parquet", "0.parquet", *few).stdout)
     wanted = json.loads(kermix("compare", "whole.parquet", "0.parquet", *few).stdout)
     assert found["rows"] == [160, 80]

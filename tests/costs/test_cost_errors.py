@@ -220,7 +220,7 @@ NUMBERS = {
     "permutations": [km.two_sample_test, km.compare],
     "seed": [km.two_sample_test, km.compare],
     "groups": [km.two_sample_test],
-    "bootstrap": [km.compare],
+    "jackknife_groups": [km.compare],
     "max_points": [km.compare],
 }
 NO_NUMBERS = ["small", "", b"2", [0.5], {}, 1j, torch.ones(3), object()]

@@ -83,7 +83,7 @@ def test_chunks(name, chunk):
 
 
 @pytest.mark.parametrize(
-    "function", [km.svd_cost, km.nuclear_norm, km.vendi], ids=lambda f: f.__name__
+    "function", [km.svd_cost, km.nuclear_norm, km.metrics.vendi], ids=lambda f: f.__name__
 )
 def test_return_info_is_an_argument_that_help_shows(function):
     assert inspect.signature(function).parameters["return_info"].default is False

@@ -348,7 +348,7 @@ def test_excel_is_compared_with_the_same_rows_elsewhere(tmp_path):
     table = pd.DataFrame({"w": rng.choice(["a", "b"], 40), "x": rng.normal(size=40).round(2)})
     table.to_excel(tmp_path / "t.xlsx", index=False)
     table.to_csv(tmp_path / "t.csv", index=False)
-    found = km.compare(tmp_path / "t.xlsx", tmp_path / "t.csv", permutations=0, bootstrap=0)
+    found = km.compare(tmp_path / "t.xlsx", tmp_path / "t.csv", permutations=0, jackknife_groups=0)
     assert found.columns == ("w", "x")
     assert found.measure("mmd").value == pytest.approx(0, abs=1e-7)
 

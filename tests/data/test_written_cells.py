@@ -104,8 +104,8 @@ def test_codes_are_alike_in_several_files(tmp_path):
         assert {str(f.columns["c"].type) for f in frames} == {"string"}
         assert km.Schema.of(*order)["c"].values == ("01067", "50667", "53111")
         assert read_frame(order)[0].columns["c"].null_count == 0
-        found = km.compare(*order, permutations=20, bootstrap=0)
-        assert "c" in [c.column for c in found.column_differences]
+        found = km.compare(*order, permutations=20, jackknife_groups=0)
+        assert "c" in [c.column for c in found.verdict.columns]
     schema = km.Schema.of(first)
     assert schema.encode(second, unseen="unknown").codes[0, 1] == 1
     words = column(tmp_path / "c.csv", repeated("x", "y"))

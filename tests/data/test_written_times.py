@@ -84,9 +84,8 @@ def test_times_are_compared_however_they_are_written(first, second, files, tmp_p
             table.to_csv(tmp_path / f"{k}.csv", index=False)
             table = tmp_path / f"{k}.csv"
         tables.append(table)
-    found = km.compare(*tables, permutations=20, bootstrap=0)
-    column = found.column_differences[0]
-    assert column.distance == pytest.approx(0, abs=1e-9)
+    found = km.compare(*tables, permutations=20, jackknife_groups=0)
+    column = found.verdict.columns[0]
     assert column.pvalue == 1
     kinds = {str(read_frame(t)[0].columns["day"].type) for t in tables}
     told = [n for n in found.notes if "Column day is written as" in n]
@@ -106,14 +105,16 @@ def test_instants_and_times_without_a_zone_stay_apart_as_text_too():
     first = pd.DataFrame({"day": [f"2020-01-{k % 28 + 1:02d}T00:00:00Z" for k in range(40)]})
     second = pd.DataFrame({"day": [f"{k % 28 + 1:02d}.01.2020" for k in range(40)]})
     with pytest.raises(SchemaError, match="times have a zone"):
-        km.compare(first, second, permutations=20, bootstrap=0)
+        km.compare(first, second, permutations=20, jackknife_groups=0)
 
 
 def test_kinds_that_are_said_are_kept():
     first = pd.DataFrame({"day": [f"2020-01-{k % 28 + 1:02d}" for k in range(40)]})
     second = pd.DataFrame({"day": [f"{k % 28 + 1:02d}.01.2020" for k in range(40)]})
-    found = km.compare(first, second, kinds={"day": "category"}, permutations=20, bootstrap=0)
-    assert found.column_differences[0].pvalue < 0.1
+    found = km.compare(
+        first, second, kinds={"day": "category"}, permutations=20, jackknife_groups=0
+    )
+    assert found.verdict.columns[0].pvalue < 0.1
 
 
 # --- Times that are given as text, or as a gap of pandas.

@@ -393,7 +393,7 @@ def test_far_inputs_are_answered_as_the_farthest_of_the_training():
 @pytest.mark.parametrize("estimator", [km.ProductClassifier, km.ProductRegressor])
 def test_a_batch_of_one_row_is_refused(estimator):
     """Seen before: nothing was learned, and nothing said."""
-    with pytest.raises(OptionError, match="batch_size=1 must be at least 2"):
+    with pytest.raises(OptionError, match="batch_size=1 must be a whole number, at least 2"):
         estimator(batch_size=1).fit(np.eye(30), np.arange(30) % 2)
 
 

@@ -46,7 +46,7 @@ def random_case(seed):
 @pytest.mark.parametrize("order", [1.0, 2.0, 0.5, 3.5, math.inf])
 def test_scores_are_those_of_the_eigenvalues(order):
     x = np.random.default_rng(0).normal(size=(70, 3))
-    found = km.vendi(torch.from_numpy(x), 0.3, order=order)
+    found = km.metrics.vendi(torch.from_numpy(x), 0.3, order=order)
     assert float(found) == pytest.approx(vendi_of(gaussian(x, x, 0.3), order), rel=1e-9)
 
 
@@ -57,19 +57,21 @@ def test_the_kernel_is_the_one_that_is_written_out():
     x[1, 0] = r
     k = math.exp(-(r**2) / (4 * v * d))
     p = np.array([1 + k, 1 - k]) / 2
-    assert float(km.vendi(x, v)) == pytest.approx(math.exp(-(p * np.log(p)).sum()), rel=1e-12)
-    assert float(km.rke(x, v)) == pytest.approx(2 / (1 + k**2), rel=1e-12)
+    assert float(km.metrics.vendi(x, v)) == pytest.approx(
+        math.exp(-(p * np.log(p)).sum()), rel=1e-12
+    )
+    assert float(km.metrics.rke(x, v)) == pytest.approx(2 / (1 + k**2), rel=1e-12)
 
 
 def test_weights_are_repeated_rows():
     x = torch.randn(20, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     times = torch.arange(1, 21) % 4 + 1
     repeated = x.repeat_interleave(times, 0)
-    assert float(km.vendi(x, 0.5, weights=times.double())) == pytest.approx(
-        float(km.vendi(repeated, 0.5)), rel=1e-9
+    assert float(km.metrics.vendi(x, 0.5, weights=times.double())) == pytest.approx(
+        float(km.metrics.vendi(repeated, 0.5)), rel=1e-9
     )
-    sketched = km.vendi(x, 0.5, weights=times.double(), rank=20)
-    assert float(sketched) == pytest.approx(float(km.vendi(repeated, 0.5)), rel=1e-6)
+    sketched = km.metrics.vendi(x, 0.5, weights=times.double(), rank=20)
+    assert float(sketched) == pytest.approx(float(km.metrics.vendi(repeated, 0.5)), rel=1e-6)
 
 
 def test_bounds_hold_in_random_cases():
@@ -79,7 +81,7 @@ def test_bounds_hold_in_random_cases():
         matrix = gaussian(x, x, v)
         points = torch.from_numpy(x)
         sketch = km.Sketch(km.nystrom_features(points, v, rank, seed=seed)).update(points)
-        for score, order in ((km.vendi, 1.0), (km.rke, 2.0)):
+        for score, order in ((km.metrics.vendi, 1.0), (km.metrics.rke, 2.0)):
             value, info = score(sketch, return_info=True)
             gap = abs(float(value) - vendi_of(matrix, order))
             assert gap <= float(info.error_bound) * (1 + 1e-9) + 1e-9, (seed, order)
@@ -94,7 +96,7 @@ def test_bounds_hold_for_other_orders_and_weights():
         roots = np.sqrt(weights / weights.sum())
         matrix = gaussian(x, x, v) * roots[:, None] * roots
         for order in (0.5, 1.0, 4.0, math.inf):
-            value, info = km.vendi(
+            value, info = km.metrics.vendi(
                 torch.from_numpy(x),
                 v,
                 weights=torch.from_numpy(weights),
@@ -126,18 +128,20 @@ def test_sketches_of_parts_give_the_score_of_the_whole():
     parts = [km.Sketch(features).update(part) for part in x.split(700)]
     merged = sum(parts[1:], parts[0])
     whole = km.Sketch(features).update(x)
-    assert float(km.vendi(merged)) == pytest.approx(float(km.vendi(whole)), rel=1e-9)
+    assert float(km.metrics.vendi(merged)) == pytest.approx(
+        float(km.metrics.vendi(whole)), rel=1e-9
+    )
 
 
 def test_many_samples_are_within_the_tolerance_that_was_asked_for():
     x = torch.randn(EXACT_UP_TO + 1, 2, generator=torch.Generator().manual_seed(1)).double()
     # The matrix of all is decomposed once, by NumPy.
     exact = vendi_of(gaussian(x.numpy(), x.numpy(), 0.4))
-    value, info = km.vendi(x, 0.4, tolerance=1e-3, return_info=True)
+    value, info = km.metrics.vendi(x, 0.4, tolerance=1e-3, return_info=True)
     assert info.method == "sketch"
     assert float(info.error_bound) <= 1e-3 * float(value)
     assert abs(float(value) - exact) <= float(info.error_bound)
-    dense, _ = km.vendi(x[:EXACT_UP_TO], 0.4, return_info=True)
+    dense, _ = km.metrics.vendi(x[:EXACT_UP_TO], 0.4, return_info=True)
     assert float(dense) == pytest.approx(exact, rel=0.01)
 
 
@@ -145,7 +149,7 @@ def test_a_tolerance_that_is_not_reached_is_an_error(monkeypatch):
     monkeypatch.setattr(sampling, "MOST_FOR_TOLERANCE", 50)
     x = torch.randn(EXACT_UP_TO + 200, 8, generator=torch.Generator().manual_seed(1))
     with pytest.raises(OptionError, match=r"certified error is .* with 50 features"):
-        km.vendi(x, 0.1, tolerance=0.01)
+        km.metrics.vendi(x, 0.1, tolerance=0.01)
 
 
 @pytest.mark.parametrize(
@@ -163,12 +167,12 @@ def test_other_kernels_are_normalized_and_can_be_sketched(kernel, gram):
     roots = np.sqrt(np.diag(matrix))
     exact = vendi_of(matrix / roots[:, None] / roots)
     points = torch.from_numpy(x)
-    assert float(km.vendi(points, kernel=kernel)) == pytest.approx(exact, rel=1e-9)
+    assert float(km.metrics.vendi(points, kernel=kernel)) == pytest.approx(exact, rel=1e-9)
     for rank in (3, 4, 30):
-        value, info = km.vendi(points, kernel=kernel, rank=rank, return_info=True)
+        value, info = km.metrics.vendi(points, kernel=kernel, rank=rank, return_info=True)
         assert abs(float(value) - exact) <= float(info.error_bound) + 1e-9
     sketch = km.Sketch(km.kernel_features(points, kernel, rank=60)).update(points)
-    assert float(km.vendi(sketch)) == pytest.approx(exact, rel=1e-5)
+    assert float(km.metrics.vendi(sketch)) == pytest.approx(exact, rel=1e-5)
 
 
 def test_sketches_with_the_cosine_kernel_are_exact_and_can_be_kept(tmp_path):
@@ -177,25 +181,27 @@ def test_sketches_with_the_cosine_kernel_are_exact_and_can_be_kept(tmp_path):
         features = km.kernel_features(x, kernel, rank=30)
         sketch = km.Sketch(features).update(x)
         read = km.Sketch.load(sketch.save(tmp_path / f"{type(kernel).__name__}.sketch"))
-        assert float(km.vendi(read)) == float(km.vendi(sketch))
+        assert float(km.metrics.vendi(read)) == float(km.metrics.vendi(sketch))
         merged = read + sketch
         assert merged.count == 1000
         assert float(km.svd_cost(read, sketch, normalized=True)) == pytest.approx(1, abs=1e-6)
-        assert float(km.vendi(read)) == pytest.approx(float(km.vendi(x, kernel=kernel)), rel=1e-6)
+        assert float(km.metrics.vendi(read)) == pytest.approx(
+            float(km.metrics.vendi(x, kernel=kernel)), rel=1e-6
+        )
 
 
 def test_fourier_features_have_no_bound():
     x = torch.randn(400, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     sketch = km.Sketch(km.fourier_features(2, 0.5, rank=2000)).update(x)
-    value, info = km.vendi(sketch, return_info=True)
+    value, info = km.metrics.vendi(sketch, return_info=True)
     assert info.error_bound is None
-    assert float(value) == pytest.approx(float(km.vendi(x, 0.5)), rel=0.05)
+    assert float(value) == pytest.approx(float(km.metrics.vendi(x, 0.5)), rel=0.05)
 
 
 def test_gradients_are_right():
     x = torch.randn(6, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     x.requires_grad_(True)
-    for score in (km.vendi, km.rke):
+    for score in (km.metrics.vendi, km.metrics.rke):
         assert torch.autograd.gradcheck(lambda z, score=score: score(z, 0.7), x)
 
 
@@ -203,26 +209,30 @@ def test_stable_variance_does_not_depend_on_order_and_scales():
     generator = torch.Generator().manual_seed(2)
     many = torch.randn(900, 2, generator=generator, dtype=torch.float64).round(decimals=1)
     backwards = 1e-10 * many.flip(0)
-    assert km.stable_variance(backwards) == pytest.approx(1e-20 * km.stable_variance(many))
+    assert km.metrics.stable_variance(backwards) == pytest.approx(
+        1e-20 * km.metrics.stable_variance(many)
+    )
     x = torch.randn(400, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    v = km.stable_variance(x)
+    v = km.metrics.stable_variance(x)
     shuffled = x[torch.randperm(400, generator=torch.Generator().manual_seed(1))]
-    assert km.stable_variance(shuffled) == pytest.approx(v, rel=1e-9)
+    assert km.metrics.stable_variance(shuffled) == pytest.approx(v, rel=1e-9)
     for unit in (10.0, 1e10, 1e-10, 1 / 3):
-        assert km.stable_variance(unit * x) == pytest.approx(unit**2 * v, rel=1e-9)
-    assert float(km.vendi(x, v)) <= 1.08 * float(km.vendi(x[:200], v))
-    assert float(km.vendi(x, v / 20)) > 1.1 * float(km.vendi(x[:200], v / 20))
-    assert float(km.vendi(x, "stable")) == pytest.approx(float(km.vendi(x, v)), rel=1e-9)
+        assert km.metrics.stable_variance(unit * x) == pytest.approx(unit**2 * v, rel=1e-9)
+    assert float(km.metrics.vendi(x, v)) <= 1.08 * float(km.metrics.vendi(x[:200], v))
+    assert float(km.metrics.vendi(x, v / 20)) > 1.1 * float(km.metrics.vendi(x[:200], v / 20))
+    assert float(km.metrics.vendi(x, "stable")) == pytest.approx(
+        float(km.metrics.vendi(x, v)), rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_the_dtype_is_that_of_the_samples(dtype):
     x = torch.randn(30, 2, generator=torch.Generator().manual_seed(0)).to(dtype)
-    found = km.vendi(x, 0.5)
+    found = km.metrics.vendi(x, 0.5)
     assert found.dtype == dtype
-    assert float(found) == pytest.approx(float(km.vendi(x.double(), 0.5)), rel=2e-3)
-    for score in (km.vendi, km.rke, km.ken):
-        samples = (x, x[:9]) if score is km.ken else (x,)
+    assert float(found) == pytest.approx(float(km.metrics.vendi(x.double(), 0.5)), rel=2e-3)
+    for score in (km.metrics.vendi, km.metrics.rke, km.metrics.ken):
+        samples = (x, x[:9]) if score is km.metrics.ken else (x,)
         value, info = score(*samples, 0.5, return_info=True)
         exact = float(score(*(s.double() for s in samples), 0.5))
         assert abs(float(value) - exact) <= float(info.error_bound)
@@ -230,31 +240,35 @@ def test_the_dtype_is_that_of_the_samples(dtype):
 
 def test_equal_samples_have_the_variance_that_the_warning_tells():
     with pytest.warns(DegenerateDataWarning, match="using the variance 1"):
-        assert km.stable_variance(torch.full((50, 2), 7.0)) == 1.0
+        assert km.metrics.stable_variance(torch.full((50, 2), 7.0)) == 1.0
 
 
 def test_bad_input_is_refused_by_name():
     x = torch.randn(10, 2)
     sketch = km.Sketch(km.nystrom_features(x, 0.5, 5)).update(x)
     for call, error, text in (
-        (lambda: km.vendi(x), OptionError, "variance v"),
-        (lambda: km.vendi(x, "foo"), OptionError, "median, silverman, stable"),
-        (lambda: km.vendi(x, 0.5, kernel=km.CosineKernel()), OptionError, "both given"),
-        (lambda: km.vendi(x[None], 0.5), ShapeError, "one set"),
-        (lambda: km.vendi(x * math.nan, 0.5), SampleError, "NaN"),
-        (lambda: km.vendi(sketch, 0.5), OptionError, "for a sketch"),
-        (lambda: km.vendi(x, 0.5, order=0), OptionError, "order"),
-        (lambda: km.vendi(x, 0.5, tolerance=2), OptionError, "tolerance"),
-        (lambda: km.vendi(x, 0.5, rank=3, tolerance=0.1), OptionError, "both given"),
-        (lambda: km.vendi(x, km.GaussianKernel(0.1, 0.2)), OptionError, "one variance"),
-        (lambda: km.vendi(torch.zeros(3, 2), kernel=km.CosineKernel()), KernelError, "row 0"),
+        (lambda: km.metrics.vendi(x), OptionError, "variance v"),
+        (lambda: km.metrics.vendi(x, "foo"), OptionError, "median, silverman, stable"),
+        (lambda: km.metrics.vendi(x, 0.5, kernel=km.CosineKernel()), OptionError, "both given"),
+        (lambda: km.metrics.vendi(x[None], 0.5), ShapeError, "one set"),
+        (lambda: km.metrics.vendi(x * math.nan, 0.5), SampleError, "NaN"),
+        (lambda: km.metrics.vendi(sketch, 0.5), OptionError, "for a sketch"),
+        (lambda: km.metrics.vendi(x, 0.5, order=0), OptionError, "order"),
+        (lambda: km.metrics.vendi(x, 0.5, tolerance=2), OptionError, "tolerance"),
+        (lambda: km.metrics.vendi(x, 0.5, rank=3, tolerance=0.1), OptionError, "both given"),
+        (lambda: km.metrics.vendi(x, km.GaussianKernel(0.1, 0.2)), OptionError, "one variance"),
+        (
+            lambda: km.metrics.vendi(torch.zeros(3, 2), kernel=km.CosineKernel()),
+            KernelError,
+            "row 0",
+        ),
     ):
         with pytest.raises(error, match=text):
             call()
 
 
 def test_one_sample_and_equal_samples_have_the_score_one():
-    assert float(km.vendi(torch.ones(1, 2), 0.5)) == pytest.approx(1)
-    value, info = km.vendi(torch.ones(9, 2), 0.5, rank=3, return_info=True)
+    assert float(km.metrics.vendi(torch.ones(1, 2), 0.5)) == pytest.approx(1)
+    value, info = km.metrics.vendi(torch.ones(9, 2), 0.5, rank=3, return_info=True)
     assert float(value) == pytest.approx(1, rel=1e-6)
     assert float(info.error_bound) < 1e-6

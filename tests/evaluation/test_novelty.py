@@ -39,7 +39,7 @@ def draw(shares, n, seed, spread=0.4):
 def test_small_samples_have_the_published_score(eta):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(40, 3)), rng.normal(size=(55, 3)) * 0.7 + 0.2
-    found = km.ken(torch.from_numpy(x), torch.from_numpy(y), 0.2, eta=eta)
+    found = km.metrics.ken(torch.from_numpy(x), torch.from_numpy(y), 0.2, eta=eta)
     assert float(found) == pytest.approx(published(x, y, 0.2, eta), abs=1e-8)
 
 
@@ -50,7 +50,7 @@ def test_sketches_are_within_the_square_root_bound_of_the_exact_score():
         n, m, d = rng.integers(5, 60), rng.integers(5, 60), rng.integers(1, 4)
         x, y = rng.normal(size=(n, d)), rng.normal(size=(m, d)) + rng.uniform(0, 2)
         v, eta = float(10 ** rng.uniform(-1, 1)), float(rng.uniform(0.5, 2))
-        value, info = km.ken(
+        value, info = km.metrics.ken(
             torch.from_numpy(x),
             torch.from_numpy(y),
             v,
@@ -66,7 +66,7 @@ def test_sketches_are_within_the_square_root_bound_of_the_exact_score():
 def test_of_a_planted_mode_mass_and_rows_are_found():
     x, mode = draw([0.1] * 8 + [0.14, 0.06], 4000, 0)
     y, _ = draw([0.125] * 8 + [0, 0], 3000, 1)
-    found = km.novel_modes(x, y, 0.4, exemplars=20, count=2)
+    found = km.metrics.novel_modes(x, y, 0.4, exemplars=20, count=2)
     assert [set(mode[list(m.exemplars)].tolist()) for m in found] == [{8}, {9}]
     # Of a mode of spread s in d dimensions the first eigenfunction holds less than all.
     assert 0.7 * 0.14 < found[0].mass < 0.15
@@ -77,7 +77,7 @@ def test_of_a_planted_mode_mass_and_rows_are_found():
 def test_modes_of_equal_mass_are_told_apart():
     x, mode = draw([0.1] * 10, 4000, 0)
     y, _ = draw([0.25] * 4 + [0] * 6, 3000, 1)
-    found = km.novel_modes(x, y, 0.4, exemplars=20, count=6)
+    found = km.metrics.novel_modes(x, y, 0.4, exemplars=20, count=6)
     seen = [set(mode[list(m.exemplars)].tolist()) for m in found]
     assert all(len(s) == 1 for s in seen)
     assert set.union(*seen) == set(range(4, 10))
@@ -85,9 +85,9 @@ def test_modes_of_equal_mass_are_told_apart():
 
 def test_nothing_is_new_in_the_same_sample():
     x, _ = draw([0.1] * 10, 500, 0)
-    value, info = km.ken(x, x, 1.0, return_info=True)
+    value, info = km.metrics.ken(x, x, 1.0, return_info=True)
     assert float(value) <= float(info.error_bound) < 1e-5
-    assert km.novel_modes(x, x, 1.0) == ()
+    assert km.metrics.novel_modes(x, x, 1.0) == ()
 
 
 def test_sketches_and_samples_give_the_same():
@@ -95,21 +95,21 @@ def test_sketches_and_samples_give_the_same():
     y, _ = draw([0.125] * 8 + [0, 0], 500, 1)
     features = km.nystrom_features(torch.cat([x, y]), 0.4, rank=200)
     sketches = [km.Sketch(features).update(s) for s in (x, y)]
-    by_sketch = km.ken(*sketches)
-    assert float(km.ken(x, sketches[1])) == pytest.approx(float(by_sketch), rel=1e-9)
-    assert float(km.ken(x, y, 0.4, rank=200)) == pytest.approx(float(by_sketch), rel=0.05)
+    by_sketch = km.metrics.ken(*sketches)
+    assert float(km.metrics.ken(x, sketches[1])) == pytest.approx(float(by_sketch), rel=1e-9)
+    assert float(km.metrics.ken(x, y, 0.4, rank=200)) == pytest.approx(float(by_sketch), rel=0.05)
     exact = published(x[:700].numpy(), y.numpy(), 0.4, 1.0)
-    assert float(km.ken(x[:700], y, 0.4)) == pytest.approx(exact, abs=1e-7)
+    assert float(km.metrics.ken(x[:700], y, 0.4)) == pytest.approx(exact, abs=1e-7)
     halves = km.Sketch(features).update(x[:900]) + km.Sketch(features).update(x[900:])
-    assert float(km.ken(halves, sketches[1])) == pytest.approx(float(by_sketch), rel=1e-9)
-    assert km.novel_modes(x, sketches[1], count=2)[0].mass > 0.05
+    assert float(km.metrics.ken(halves, sketches[1])) == pytest.approx(float(by_sketch), rel=1e-9)
+    assert km.metrics.novel_modes(x, sketches[1], count=2)[0].mass > 0.05
 
 
 def test_bad_input_is_refused_by_name():
     x = torch.randn(10, 2)
     with pytest.raises(OptionError, match="eta"):
-        km.ken(x, x, 0.5, eta=-1)
+        km.metrics.ken(x, x, 0.5, eta=-1)
     with pytest.raises(ShapeError, match="dimension"):
-        km.ken(x, x[:, :1], 0.5)
+        km.metrics.ken(x, x[:, :1], 0.5)
     with pytest.raises(OptionError, match="variance v"):
-        km.novel_modes(x, x)
+        km.metrics.novel_modes(x, x)

@@ -119,8 +119,8 @@ def test_bad_sizes_are_refused():
 
 
 SMALL = ImageSettings(
-    model="mixture", code=4, by_channel=True, groups=3, components=6, width=8, encoder_steps=4,
-    encoder_batch=16, steps=3, refine_steps=3, batch_size=24,
+    model="code-mixture", code=4, by_channel=True, groups=3, components=6, width=8,
+    encoder_steps=4, encoder_batch=16, steps=3, refine_steps=3, batch_size=24,
 )  # fmt: skip
 
 

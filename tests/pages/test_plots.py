@@ -12,10 +12,6 @@ PLANE = torch.cartesian_prod(torch.linspace(0, 1, 6), torch.linspace(0, 1, 6))
 FIGURES = {
     "samples 2-D": lambda s: plots.samples(normal(30, 2), normal(20, 2), style=s),
     "samples 1-D": lambda s: plots.samples(normal(30, 1), normal(20, 1), style=s),
-    "variance": lambda s: plots.cost_against_variance(
-        [0.1, 0.2], {"svd": [0.5, 0.6]}, errors={"svd": [0.1, 0.1]}, if_same={"svd": [0.9, 0.9]},
-        style=s,
-    ),
     "spectrum": lambda s: plots.spectrum([1.0, 0.1, 0.0], style=s),
     "functions on a line": lambda s: plots.singular_functions(
         normal(20, 1), normal(20, 4), style=s
@@ -30,11 +26,6 @@ FIGURES = {
     "functions as images": lambda s: plots.singular_functions(
         normal(9, 9), normal(9, 2), shape=(3, 3), images=True, style=s
     ),
-    "witness 1-D": lambda s: plots.witness_map(normal(20, 1), normal(20), style=s),
-    "witness 2-D": lambda s: plots.witness_map(
-        PLANE, normal(36), shape=(6, 6), data=(normal(5, 2), normal(5, 2)), style=s
-    ),
-    "witness at points": lambda s: plots.witness_map(normal(20, 2), normal(20), style=s),
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from internals import ColumnValues, column_chart, comparison_report, pair_chart,
 
 
 def page_of(first, second, tmp_path, costs=False, **options):
-    result = km.compare(first, second, bootstrap=0, **{"permutations": 39} | options)
+    result = km.compare(first, second, jackknife_groups=0, **{"permutations": 39} | options)
     return comparison_report(result, costs=costs).save(tmp_path / "page.html").read_text()
 
 

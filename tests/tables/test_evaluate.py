@@ -229,7 +229,7 @@ def test_sketches_give_what_sketches_know(tmp_path):
     sketches = [km.Sketch(features).update(s) for s in (real, fake)]
     found = km.evaluate(*sketches)
     assert not found.good
-    assert found["vendi_real"] == pytest.approx(float(km.vendi(sketches[0])), rel=1e-9)
+    assert found["vendi_real"] == pytest.approx(float(km.metrics.vendi(sketches[0])), rel=1e-9)
     assert found.score("vendi_real").certificate > 0
     paths = [s.save(tmp_path / f"{k}.sketch") for k, s in enumerate(sketches)]
     assert km.evaluate(*paths)["missed"] == pytest.approx(found["missed"], rel=1e-9)

@@ -28,7 +28,7 @@ def test_one_percent_of_copies_is_found(noise):
     copied = training[:20] + noise * rows(20, 5, 3)
     samples = torch.cat([fresh[:1000], copied, fresh[1000:]])
     found = memorizing(training, samples, held_out)
-    assert found.pvalue < 0.001
+    assert found.pvalue < 0.002  # of four levels of nearness, corrected
     assert found.memorized == pytest.approx(0.01, abs=0.004)
     low, high = found.interval
     assert 0.004 < low < found.memorized < high < 0.02

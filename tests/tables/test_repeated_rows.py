@@ -73,7 +73,8 @@ def test_repeats_of_a_messy_file_are_said_first_and_count_once(folder, tmp_path)
         "counts once."
     ) in told
     assert "Left out as keys: order id, nr." in told
-    assert "Apart from repeated rows: no difference found</p>" in page.read_text()
+    answer = told[: told.index("cases.") + 6]
+    assert f"<p>{answer}</p>" in page.read_text()
     found = json.loads(CliRunner().invoke(
         app, ["compare", *map(str, files), "--json", "--permutations", "39"]).output)  # fmt: skip
     assert found["verdict"]["repeated"] == [0, 180]

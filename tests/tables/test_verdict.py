@@ -136,7 +136,7 @@ def test_costs_are_computed_only_for_those_who_ask(monkeypatch):
     asked = []
     find = details.DetailsTask.find
     monkeypatch.setattr(details.DetailsTask, "find", lambda task: asked.append(1) or find(task))
-    result = km.compare(normal(30, 2), normal(30, 2, seed=1), permutations=19, bootstrap=0)
+    result = km.compare(normal(30, 2), normal(30, 2, seed=1), permutations=19, jackknife_groups=0)
     assert "Every cost: .details()" in str(result)
     assert str(result) == repr(result)
     result.to_dict(details=False)
@@ -150,7 +150,7 @@ def test_costs_are_computed_only_for_those_who_ask(monkeypatch):
 
 
 def test_without_permutations_there_are_costs_and_no_verdict():
-    result = km.compare(normal(30, 2), normal(30, 2, seed=1), permutations=0, bootstrap=0)
+    result = km.compare(normal(30, 2), normal(30, 2, seed=1), permutations=0, jackknife_groups=0)
     assert str(result).startswith("measure")
     with pytest.raises(OptionError, match="without permutations there is no verdict"):
         _ = result.verdict
@@ -222,7 +222,7 @@ def test_zeros_of_tables_with_gaps_are_zeros():
     sides = [pd.DataFrame({"d": np.where(rng.random(300) < share, 0, rng.normal(size=300) + 0.3)})
              for share in (0.5, 0.2)]  # fmt: skip
     sides[0].loc[0, "d"] = np.nan
-    verdict = km.compare(*sides, permutations=99, bootstrap=0).verdict
+    verdict = km.compare(*sides, permutations=99, jackknife_groups=0).verdict
     assert verdict.columns[0].short == "0 less often"
 
 
@@ -285,14 +285,14 @@ def graded(n, seed, **replaced):
 
 
 def grade_change(first, second):
-    columns = km.compare(first, second, permutations=99, bootstrap=0).verdict.columns
+    columns = km.compare(first, second, permutations=99, jackknife_groups=0).verdict.columns
     return next(c for c in columns if c.column == "grade")
 
 
 def test_a_new_value_of_few_rows_is_found_and_named_first():
     first, second = graded(2000, 0), graded(2000, 1)
     second.loc[::50, "grade"] = "H"
-    verdict = km.compare(first, second, permutations=99, bootstrap=0).verdict
+    verdict = km.compare(first, second, permutations=99, jackknife_groups=0).verdict
     assert "grade (new H)" in verdict.where()
     assert (verdict.columns[0].column, verdict.columns[0].change) == ("grade", "0 % -> 2 %")
     # It is named before what moved more.

@@ -323,10 +323,14 @@ def test_the_divergence_without_overlap_is_that_of_the_formula(v, distance):
 def test_a_comparison_of_points_without_overlap_is_finite():
     x, y = normal(7, 2, seed=0), normal(5, 2, seed=1) + 50
     for v in (1e-9, 1e-3, 1.0):
-        result = km.compare(x, y, v, bootstrap=2, permutations=9)
+        result = km.compare(x, y, v, jackknife_groups=2, permutations=9)
         for m in result.measures:
             numbers = (m.value, m.normalized, m.error, m.if_same)
             assert all(n is None or np.isfinite(n) for n in numbers), m
     # Were both sets one, every point would still be far from every other.
-    alike = km.compare(x, y, 1e-9, bootstrap=2, permutations=0).measure("cauchy_schwarz").if_same
+    alike = (
+        km.compare(x, y, 1e-9, jackknife_groups=2, permutations=0)
+        .measure("cauchy_schwarz")
+        .if_same
+    )
     assert alike > 1e4

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-MOST_COLUMNS, MOST_DETAILS = 10, 20  # that are printed; the report has all
+MOST_COLUMNS = 10  # that are printed; the report has all
 
 
 @reads_tables
@@ -58,7 +58,7 @@ def command(
             "rows."
         ),
     ] = None,
-    bootstrap: Annotated[
+    jackknife_groups: Annotated[
         int,
         typer.Option(
             help="Number of groups of rows to leave out in turn for error bars; 0 for no error "
@@ -123,7 +123,7 @@ def command(
         standardize="auto" if standardize is None else standardize,
         max_points=max_points,
         level=level,
-        bootstrap=bootstrap,
+        jackknife_groups=jackknife_groups,
         permutations=permutations,
         seed=seed,
         strict=strict,
@@ -146,7 +146,7 @@ def command(
 
 
 def _print(result: "Comparison", whole: bool) -> None:
-    from kermix.tables.compare.comparison_page import HOW_TO_READ, column_rows
+    from kermix.tables.compare.comparison_page import HOW_TO_READ
     from kermix.tables.compare.result import COLUMN_HEADS, MEASURE_HEADS
 
     title = f"{result.names[0]} and {result.names[1]}"
@@ -166,12 +166,6 @@ def _print(result: "Comparison", whole: bool) -> None:
     print_table(title, MEASURE_HEADS, result.rows(), result.notes)
     if result.compared is not None:
         print_sentence("", HOW_TO_READ)
-    if len(result.column_differences) > 1:
-        heads = ("column", "energy distance / sd", "p", "mean of first", "mean of second",
-                 "what changed")  # fmt: skip
-        rows_of_columns = column_rows(result)[:MOST_DETAILS]
-        shown = [[c if isinstance(c, str) else f"{c:.4g}" for c in row] for row in rows_of_columns]
-        print_table("\nEnergy distances of columns", heads, shown)
 
 
 def _series(context: typer.Context, folder: Path, report_path: Path | None, as_json: bool) -> None:

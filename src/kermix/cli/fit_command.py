@@ -35,7 +35,7 @@ from kermix.training.fit_settings import FitSettings, ModelName
 
 __all__ = ["SETTINGS", "fit", "resume"]
 
-Model: TypeAlias = Literal["auto", "table", ModelName, ImageModelName]  # type: ignore[valid-type]
+Model: TypeAlias = Literal["auto", "table", ModelName, ImageModelName]
 Devices = Annotated[
     int | None,
     typer.Option(

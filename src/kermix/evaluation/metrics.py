@@ -1,8 +1,9 @@
-"""Metrics computed batch by batch (`update`, `compute`, `reset`), also over several processes.
+"""Metrics of samples: functions of all of them, and modules that are fed batch by batch.
 
-Each is a module that adds up sums of features, so that memory does not grow with the number of
-samples, and sums of all processes are added when the value is computed. `log_samples` makes
-Lightning log them.
+`vendi`, `rke`, `ken` and `novel_modes` are functions. `Vendi`, `RKE`, `KEN`, `Fidelity` and
+`FrechetDistance` have `update`, `compute` and `reset`: each is a module that adds up sums of
+features, so that memory does not grow with the number of samples, and sums of all processes are
+added when the value is computed. `log_samples` makes Lightning log them.
 """
 
 from abc import ABC, abstractmethod
@@ -16,16 +17,35 @@ from torch import Tensor, nn
 from kermix.checks import check_count
 from kermix.costs.functions import Kernel, svd_cost
 from kermix.errors import MissingExtraError, OptionError, RankError, SampleError, SketchError
-from kermix.evaluation.diversity import vendi
-from kermix.evaluation.novelty import ken
+from kermix.evaluation.diversity import rke, vendi
+from kermix.evaluation.novelty import ken, novel_modes
 from kermix.evaluation.sample_distances import frechet_of_moments
-from kermix.evaluation.spectra import StableRule, checked_points, chosen_kernel, feature_map_of
+from kermix.evaluation.spectra import (
+    StableRule,
+    checked_points,
+    chosen_kernel,
+    feature_map_of,
+    stable_variance,
+)
 from kermix.kernels.others import AnyKernel
 from kermix.sketches.accumulation import FeatureSums
 from kermix.sketches.features import FeatureMap, fingerprint
 from kermix.sketches.sketch import Sketch
 
-__all__ = ["KEN", "RKE", "Fidelity", "FrechetDistance", "SampleMetric", "Vendi", "log_samples"]
+__all__ = [
+    "KEN",
+    "RKE",
+    "Fidelity",
+    "FrechetDistance",
+    "SampleMetric",
+    "Vendi",
+    "ken",
+    "log_samples",
+    "novel_modes",
+    "rke",
+    "stable_variance",
+    "vendi",
+]
 
 # Reasoned, no record.
 RANK = 256
@@ -71,8 +91,8 @@ class _Sketched(SampleMetric):
 
     Args:
         real: Real samples, which landmarks are chosen from, or a feature map.
-        v: As in `kermix.vendi`; not beside a feature map.
-        kernel: As in `kermix.vendi`.
+        v: As in `kermix.metrics.vendi`; not beside a feature map.
+        kernel: As in `kermix.metrics.vendi`.
         rank: Maximum number of features.
         seed: Of the landmarks: the same on all processes.
         sync: As in `SampleMetric`.
@@ -145,12 +165,12 @@ class _Sketched(SampleMetric):
 
 
 class Vendi(_Sketched):
-    """Vendi score of the samples (`kermix.vendi`), with the certificate `error_bound`.
+    """Vendi score of the samples (`kermix.metrics.vendi`), with the certificate `error_bound`.
 
     Args:
         real: Real samples, which landmarks are chosen from, or a feature map.
-        v: As in `kermix.vendi`; by default "stable".
-        kernel: As in `kermix.vendi`.
+        v: As in `kermix.metrics.vendi`; by default "stable".
+        kernel: As in `kermix.metrics.vendi`.
         rank: Maximum number of features.
         seed: Of the landmarks: the same on all processes.
         sync: Whether sums of all processes are added.
@@ -175,7 +195,7 @@ class Vendi(_Sketched):
 
 
 class RKE(Vendi):
-    """Renyi kernel entropy of the samples (`kermix.rke`); arguments of `Vendi`."""
+    """Renyi kernel entropy of the samples (`kermix.metrics.rke`); arguments of `Vendi`."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, order=2.0, **options)
@@ -218,13 +238,13 @@ class Fidelity(_BesideReal):
 
 
 class KEN(_BesideReal):
-    """Kernel entropic novelty (`kermix.ken`) of the samples, or of what they miss.
+    """Kernel entropic novelty (`kermix.metrics.ken`) of the samples, or of what they miss.
 
     Args:
         real: As in `Fidelity`.
         v: As in `Vendi`.
         of: "samples": what they have more often than real ones; "real": what they miss.
-        eta: As in `kermix.ken`.
+        eta: As in `kermix.metrics.ken`.
         kernel: As in `Vendi`.
         rank: As in `Vendi`.
         seed: As in `Vendi`.

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
-    "cost_against_variance",
     "drift",
     "grid_over",
     "png_bytes",
@@ -33,7 +32,6 @@ __all__ = [
     "sheet",
     "singular_functions",
     "spectrum",
-    "witness_map",
 ]
 
 Style: TypeAlias = Literal["light", "dark"]
@@ -96,48 +94,6 @@ def samples(
         axes.set_aspect("equal", adjustable="datalim")
     if len(sets) > 1:
         _legend(axes, style, markerscale=2)
-    return figure
-
-
-def cost_against_variance(
-    variances: Array,  # (V,)
-    costs: Mapping[str, Array],  # (V,) each
-    *,
-    errors: Mapping[str, Array] | None = None,
-    if_same: Mapping[str, Array] | None = None,
-    style: Style = "light",
-) -> "Figure":
-    """Normalized costs against the variance, with error bars, and what equal sets would give."""
-    figure, (axes,) = _figure(1, style)
-    for k, (name, curve) in enumerate(costs.items()):
-        spread = None if errors is None or name not in errors else _array(errors[name])
-        axes.errorbar(
-            _array(variances),
-            _array(curve),
-            yerr=spread,
-            color=COLOURS[style][k],
-            capsize=2,
-            linestyle="-",
-            marker=MARKERS[k],
-            markersize=4,
-            label=name,
-        )
-        if if_same is not None and name in if_same:
-            axes.plot(
-                _array(variances),
-                _array(if_same[name]),
-                color=COLOURS[style][k],
-                linestyle=":",
-                marker=MARKERS[k],
-                markersize=4,
-                markerfacecolor="none",
-            )
-    if if_same:
-        axes.plot([], [], color=INK[style][0], linestyle=":", label="if the same")
-    _logarithmic(axes, "x")
-    axes.set_xlabel("variance")
-    axes.set_ylabel("normalized cost")
-    _legend(axes, style)
     return figure
 
 
@@ -215,69 +171,6 @@ def singular_functions(
         if singular_values is not None:
             label += f": {_array(singular_values)[k]:.3g}"
         axes.set_title(label, fontsize=7, color=INK[style][0])
-    return figure
-
-
-def witness_map(
-    points: Array,  # (M, 1 or 2)
-    witness: Array,  # (M,)
-    *,
-    data: tuple[Array, Array] | None = None,
-    shape: tuple[int, int] | None = None,
-    labels: tuple[str, str] = ("x", "y"),
-    style: Style = "light",
-) -> "Figure":
-    """Where two sets differ: the witness on a line, or as a map in the plane with the data."""
-    at, values = _points("points", points), _array(witness)
-    figure, (axes,) = _figure(1, style)
-    limit = float(np.abs(values).max()) or 1.0
-    if at.shape[1] == 1:
-        order = at[:, 0].argsort()
-        line, heights = at[order, 0], values[order]
-        axes.plot(line, heights, color=INK[style][0], linewidth=1)
-        for k, sign in enumerate((1, -1)):
-            axes.fill_between(
-                line,
-                0,
-                heights,
-                where=sign * heights > 0,
-                color=COLOURS[style][k],
-                alpha=0.6,
-                label=f"more {labels[k]}",
-            )
-        axes.set_ylabel("witness")
-    else:
-        if shape is not None:
-            extent = (*_range(at[:, 0]), *_range(at[:, 1]))
-            drawn: Any = axes.imshow(
-                values.reshape(shape).T,
-                origin="lower",
-                extent=extent,
-                cmap="cividis",
-                vmin=-limit,
-                vmax=limit,
-                aspect="auto",
-            )
-        else:
-            drawn = axes.scatter(
-                at[:, 0], at[:, 1], c=values, s=8, cmap="cividis", vmin=-limit, vmax=limit
-            )
-        bar = figure.colorbar(drawn, ax=axes)
-        bar.set_label(f"more {labels[1]}  -  more {labels[0]}", fontsize=7, color=INK[style][0])
-        bar.ax.tick_params(colors=INK[style][0], labelsize=6)
-        for k, cloud in enumerate(_array(d) for d in data or ()):
-            axes.scatter(
-                cloud[:, 0],
-                cloud[:, 1],
-                s=3,
-                color=("#ffffff", "#000000")[k],
-                alpha=0.5,
-                marker=MARKERS[k],
-                linewidths=0,
-                label=labels[k],
-            )
-    if at.shape[1] == 1 or data is not None:
-        _legend(axes, style, markerscale=2)
     return figure
 
 

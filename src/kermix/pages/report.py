@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kermix.files import whole_file
-from kermix.pages.charts_before import CHART_STYLE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,6 +29,17 @@ MORE_FONTS = (
     "Malgun Gothic", "Arial Unicode MS", "Noto Emoji", "Symbola", "Segoe UI Emoji",
 )  # fmt: skip
 
+CHART_STYLE = """
+:root { --one: #0072B2; --two: #D55E00; }
+@media (prefers-color-scheme: dark) { :root { --one: #56B4E9; --two: #E69F00; } }
+svg { display: block; width: 100%; height: auto; overflow: visible; }
+svg text { font: 10.5px system-ui, sans-serif; fill: var(--quiet); }
+svg .one { fill: var(--one); fill-opacity: .45; }
+svg .two { fill: none; stroke: var(--two); stroke-width: 1.8; stroke-linejoin: round; }
+svg .bar1 { fill: var(--one); fill-opacity: .75; } svg .bar2 { fill: var(--two); }
+svg .axis { stroke: var(--line); stroke-width: 1; }
+svg .strong { fill: var(--ink); font-weight: 600; }
+"""
 STYLE = """
 :root { color-scheme: light dark;
         --ink: #1a1a1a; --quiet: #5f6368; --line: #dadce0; --page: #fff; }

@@ -15,7 +15,7 @@ from kermix.kernels.distances import Layout, numbers_of, squared_distances
 from kermix.two_sample.cost_statistics import ROUNDINGS, tiles
 from kermix.two_sample.permutation import Blocks, ExchangeableUnits, StatisticValues
 
-__all__ = ["DIRECTIONS", "EnergyStatistic", "line_energy", "line_energy_of_rows"]
+__all__ = ["DIRECTIONS", "EnergyStatistic", "line_energy"]
 
 # Reasoned, no record.
 GRID, DIRECTIONS = 512, 32
@@ -111,19 +111,6 @@ def line_energy(values: Tensor, blocks: Blocks, signed: Tensor) -> Tensor:  # (N
     below = counts.reshape(len(blocks), len(grid)).to(signed).cumsum(1) / blocks.size
     difference = signed @ below[:, :-1]
     return 2 * (difference.square() @ grid.diff().to(signed))
-
-
-def line_energy_of_rows(values: Tensor, n: int) -> float:  # (N,)
-    """Energy distance on a line of the first n values and the others.
-
-    Example:
-        >>> line_energy_of_rows(torch.tensor([0.0, 0.0, 1.0]), 2)
-        2.0
-    """
-    ordered, order = values.double().sort()
-    of_x = (order < n).to(ordered)
-    steps = of_x / n - (1 - of_x) / (len(values) - n)
-    return float(2 * (steps.cumsum(0)[:-1].square() @ ordered.diff()))
 
 
 def _of_pairs(

@@ -43,7 +43,7 @@ def compare(
     standardize: bool | Literal["auto"] = "auto",
     max_points: int | None = None,
     level: float = 0.05,
-    bootstrap: int = 20,
+    jackknife_groups: int = 20,
     permutations: int | None = None,
     seed: int = 0,
     strict: bool = False,
@@ -53,7 +53,7 @@ def compare(
     The result's `verdict` says whether they differ at the level (a single p-value that accounts
     for all kernels, columns and pairs of columns considered), how well a classifier separates
     them, and which columns differ most. Every cost of the family, MMD and energy distance are
-    computed on first use: `measures`, `tests`, `column_differences`, `details()`.
+    computed on first use: `measures`, `tests`, `details()`.
 
     Rows are assumed to be independent, and copies of rows are not: where a set repeats rows that
     the other does not have, more often than coincidence explains, each counts once everywhere, and
@@ -81,9 +81,9 @@ def compare(
             matrix and vector costs and the Bures distance, 4000 for the others, and error bars are
             for the drawn rows.
         level: Significance level at which the sets are called different.
-        bootstrap: Number of random groups of rows to leave out in turn for the error bars of the
-            SVD, matrix and vector costs (at most ten with more than 500 rows); those of the others
-            leave out every row once. 0 for no error bars.
+        jackknife_groups: Number of groups of rows, drawn at random, that are left out in turn for
+            the error bars of the SVD, matrix and vector costs (at most ten with more than 500
+            rows); those of the others leave out every row once. 0 for no error bars.
         permutations: Number of permutations for each p-value; by default 500 for the verdict (more
             if the level requires smaller p-values than these can give) and 200 for each cost. 0
             for no p-values and no verdict.
@@ -117,11 +117,15 @@ def compare(
         check_option("standardize", standardize, ("auto",))
     if permutations is not None:
         check_count("permutations", permutations, 0, " Give a number, or 0 for no p-values.")
-    check_count("bootstrap", bootstrap, 0, " Give 2 or more, or 0 for no error bars.")
+    check_count(
+        "jackknife_groups", jackknife_groups, 0, " Give 2 or more, or 0 for no error bars."
+    )
     if max_points is not None:
         check_count("max_points", max_points, least=2)
-    if bootstrap == 1:
-        raise OptionError(f"bootstrap={bootstrap}: give 2 or more, or 0 for no error bars.")
+    if jackknife_groups == 1:
+        raise OptionError(
+            f"jackknife_groups={jackknife_groups}: give 2 or more, or 0 for no error bars."
+        )
     read = read_sources([x, y], reading, strict)
     (first, second), mixed, notes = read.tables, read.mixed, read.notes
     if mixed is not None and standardize is False:
@@ -165,7 +169,7 @@ def compare(
             seed, repeated,
         ),
         _details=DetailsTask(
-            rows, pooled, grid, asked, bootstrap, seed, generator.get_state(), tuple(scaled)
+            rows, pooled, grid, asked, jackknife_groups, seed, generator.get_state(), tuple(scaled)
         ),
         _scale=scale,
         _layout=rows.layout,

@@ -34,7 +34,6 @@ __all__ = [
     "HOW_TO_READ",
     "TypicalRows",
     "column_chart",
-    "column_rows",
     "comparison_report",
     "pair_chart",
     "typical_rows",
@@ -228,17 +227,7 @@ def _costs(result: Comparison) -> dict[str, Any]:
         "heads": MEASURE_HEADS,
         "rows": result.rows(),
         "notes": result.found.notes,
-        "columns": column_rows(result) if points else [],
     }
-
-
-def column_rows(result: Comparison) -> list[list[str | float]]:
-    """How each column differs: name, distance, p-value, the two means, and what changed."""
-    return [
-        [c.column, c.distance, *("" if v is None else v for v in (c.pvalue, c.mean_x, c.mean_y)),
-         c.change]
-        for c in result.column_differences
-    ]  # fmt: skip
 
 
 def _reading(result: Comparison, name: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Every cost between two samples, with error bars, p-values, and how much each column differs.
+"""Every cost between two samples, with error bars and p-values.
 
 Permutation tests of large samples take time linear in their rows.
 """
@@ -10,58 +10,25 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kermix.data.schema.mixed_rows import MixedRows
 from kermix.kernels.distances import Layout
 from kermix.kernels.mixed import mixed_kernel
 from kermix.linalg.cholesky import default_ridge
 from kermix.tables.compare.column_changes import ComparedRows
-from kermix.tables.compare.dense_details import dense_measures, mixed_column_differences
-from kermix.tables.compare.result import TITLES, ColumnDifference, Details
+from kermix.tables.compare.dense_details import dense_measures
+from kermix.tables.compare.result import TITLES, Details
 from kermix.two_sample.cost_statistics import BLOCK_RANK, KERNEL_COSTS, CostStatistics
-from kermix.two_sample.cost_test import TwoSampleResult, cost_tests, two_sample_test
-from kermix.two_sample.energy import (
-    DIRECTIONS,
-    EnergyStatistic,
-    line_energy,
-    line_energy_of_rows,
-)
+from kermix.two_sample.cost_test import TwoSampleResult, cost_tests
+from kermix.two_sample.energy import DIRECTIONS, EnergyStatistic
 from kermix.two_sample.error_bars import Measure, exchanges, groups, halves, mean_measures
 from kermix.two_sample.permutation import (
     Blocks,
     ExchangeableUnits,
     Statistic,
-    StatisticValues,
     own_generator,
-    permutation_test,
     random_labelings,
 )
 
 __all__ = ["DetailsTask", "standardized"]
-
-
-def column_differences(
-    raw: Tensor,  # (n + m, d)
-    n: int,
-    columns: Sequence[str],
-    blocks: Blocks | None,
-    labels: tuple[Tensor, Tensor] | None,
-    mixed: MixedRows | None = None,
-) -> tuple[ColumnDifference, ...]:
-    """How much each column differs on its own, from all rows; tested if there are blocks."""
-    if mixed is not None:
-        return mixed_column_differences(raw, n, mixed, blocks, labels)
-    found = []
-    for k, name in enumerate(columns):
-        values = raw[:, k].double()
-        spread = float(values.std())
-        chance = None
-        if blocks is not None and labels is not None:
-            energies = line_energy(values, blocks, labels[0] - labels[1])
-            chance = permutation_test([StatisticValues("energy", energies)]).pvalue
-        distance = line_energy_of_rows(values, n) / spread if spread > 0 else 0.0
-        means = float(values[:n].mean()), float(values[n:].mean())
-        found.append(ColumnDifference(name, distance, chance, *means))
-    return tuple(sorted(found, key=lambda c: -c.distance))
 
 
 # Reasoned, no record; groups and splits: on other seeds than results/bench/errorbars-cpu2.json.
@@ -81,7 +48,7 @@ class DetailsTask:
         points: The same, with columns scaled if they are.
         variances: Of the kernels.
         permutations: Behind each p-value.
-        bootstrap: Groups that are left out to find error bars.
+        jackknife_groups: Groups that are left out to find error bars.
         seed: Of tests.
         state: Of the generator of everything else.
         notes: On how columns were scaled.
@@ -91,7 +58,7 @@ class DetailsTask:
     points: Tensor = field(repr=False)
     variances: tuple[float, ...]
     permutations: int
-    bootstrap: int
+    jackknife_groups: int
     seed: int
     state: Tensor = field(repr=False)
     notes: tuple[str, ...] = ()
@@ -105,13 +72,13 @@ class DetailsTask:
         points_x, points_y = self.points[:n], self.points[n:]
         used = n, len(points_y)
         notes = list(self.notes)
-        tests, differences = self._tests(generator, notes)
+        tests = self._tests(generator, notes)
         sides = [_shuffled(points, generator) for points in (points_x, points_y)]
         ridge = default_ridge(self.rows.pooled.dtype)
-        found = _measures(sides, self.variances, self.bootstrap, ridge, generator, layout)
+        found = _measures(sides, self.variances, self.jackknife_groups, ridge, generator, layout)
         measures = [replace(m, pvalue=_pvalue(m, tests)) for m in found]
         measures.sort(key=lambda m: (list(TITLES).index(m.name), m.variance or 0.0))
-        notes += _notes(measures, used, self.bootstrap)
+        notes += _notes(measures, used, self.jackknife_groups)
         if permutations:
             notes.append(
                 f"p-values: exact, {permutations} permutations, one variance each; over all "
@@ -120,80 +87,65 @@ class DetailsTask:
                 + "."
             )
         x, y = (side[:PAIRS_UP_TO] for side in sides)
-        return Details(tuple(measures), tests, differences, tuple(notes), x, y)
+        return Details(tuple(measures), tests, tuple(notes), x, y)
 
-    def _tests(
-        self, generator: torch.Generator, notes: list[str]
-    ) -> tuple[dict[str, TwoSampleResult], tuple[ColumnDifference, ...]]:
-        """Tests of all costs, and how each column differs: of rows, or of blocks of many rows."""
-        raw, n, mixed, layout = self.rows.pooled, self.rows.n, self.rows.mixed, self.rows.layout
-        sizes = n, len(raw) - n
-        points, columns, permutations = self.points.double(), self.rows.names, self.permutations
+    def _tests(self, generator: torch.Generator, notes: list[str]) -> dict[str, TwoSampleResult]:
+        """Tests of all costs, of rows or of blocks of many rows."""
+        if not self.permutations:
+            return {}
+        n, layout, points = self.rows.n, self.rows.layout, self.points.double()
+        sizes = n, len(points) - n
         large = max(sizes) > PAIRS_UP_TO
         if not large:
             generator = own_generator(self.seed)
             if layout is None:
                 points = points - points.mean(0)
         units = ExchangeableUnits.of(
-            points, n, max(permutations, 1), generator, rows_up_to=0 if large else None
+            points, n, self.permutations, generator, rows_up_to=0 if large else None
         )
+        if units.blocks is not None:
+            notes.append(_on_blocks(units.blocks, points, layout))
         statistics: list[Statistic[ExchangeableUnits]] = [
             *(CostStatistics(KERNEL_COSTS, mixed_kernel(points, layout, v), generator=generator)
               for v in self.variances),
             EnergyStatistic(layout, generator),
         ]  # fmt: skip
-        tests = cost_tests(units, statistics, self.variances, sizes) if permutations else {}
-        if units.blocks is None:
-            if mixed is None:
-                return tests, _column_differences(
-                    raw[:n], raw[n:], columns, permutations, self.seed
-                )
-            return tests, _mixed_differences(raw, n, mixed, permutations, self.seed)
-        blocks = units.blocks if permutations else None
-        if blocks is not None:
-            inside = len(blocks) * blocks.size
-            rest = "" if inside == len(raw) else f", which hold {inside} of all {len(raw)}"
-            lines = DIRECTIONS if layout is not None or raw.shape[1] > 1 else 1
-            notes.append(
-                f"Permutations exchange {len(blocks)} random blocks of {blocks.size} rows{rest}; "
-                f"the tests use up to {BLOCK_RANK} features, and the energy distance's {lines} "
-                "projections."
-            )
-        return tests, column_differences(raw, n, columns, blocks, units.sides, mixed)
+        return cost_tests(units, statistics, self.variances, sizes)
 
 
-def _mixed_differences(
-    raw: Tensor, n: int, mixed: MixedRows, permutations: int, seed: int
-) -> tuple[ColumnDifference, ...]:
-    """Columns of few mixed rows, each of which changes sides by itself."""
-    if not permutations:
-        return mixed_column_differences(raw, n, mixed, None, None)
-    generator = own_generator(seed)
-    blocks = Blocks(torch.arange(len(raw))[:, None], n, torch.arange(0))
-    units = ExchangeableUnits.of_blocks(raw, blocks, permutations, generator)
-    return mixed_column_differences(raw, n, mixed, blocks, units.sides)
+def _on_blocks(blocks: Blocks, points: Tensor, layout: Layout | None) -> str:
+    inside = len(blocks) * blocks.size
+    rest = "" if inside == len(points) else f", which hold {inside} of all {len(points)}"
+    lines = DIRECTIONS if layout is not None or points.shape[1] > 1 else 1
+    return (
+        f"Permutations exchange {len(blocks)} random blocks of {blocks.size} rows{rest}; "
+        f"the tests use up to {BLOCK_RANK} features, and the energy distance's {lines} "
+        "projections."
+    )
 
 
 def _measures(
     sides: Sequence[Tensor],
     grid: tuple[float, ...],
-    bootstrap: int,
+    jackknife_groups: int,
     ridge: float,
     generator: torch.Generator,
     layout: Layout | None,
 ) -> list[Measure]:
     """Every measure of the first rows of both sides, as many as each can be computed of."""
     x, y = (side[:MEANS_UP_TO].double() for side in sides)
-    labels = _exchanged(x, y, exchanges(bootstrap) if bootstrap else 0, generator)
-    measures = mean_measures(x, y, grid, labels, bootstrap > 0, layout)
+    labels = _exchanged(x, y, exchanges(jackknife_groups) if jackknife_groups else 0, generator)
+    measures = mean_measures(x, y, grid, labels, jackknife_groups > 0, layout)
     x, y = x[:PAIRS_UP_TO], y[:PAIRS_UP_TO]
     # Costs of many rows take long.
-    count = min(bootstrap, LARGE_GROUPS) if min(len(x), len(y)) > FEW_ROWS else bootstrap
+    count = (
+        min(jackknife_groups, LARGE_GROUPS) if min(len(x), len(y)) > FEW_ROWS else jackknife_groups
+    )
     left = groups(len(x), len(y), count, generator)
     split = halves(len(x), len(y), min(count, SPLITS) if len(left) else 0, generator)
     # Costs of many rows take long, and differ little from one exchange to the next.
-    few = 2 if len(x) + len(y) > PAIRS_UP_TO else exchanges(bootstrap)
-    labels = _exchanged(x, y, few if bootstrap else 0, generator)
+    few = 2 if len(x) + len(y) > PAIRS_UP_TO else exchanges(jackknife_groups)
+    labels = _exchanged(x, y, few if jackknife_groups else 0, generator)
     for v in grid:
         measures += dense_measures(x, y, v, ridge, left, split, labels, layout)
     return measures
@@ -212,7 +164,7 @@ def _pvalue(measure: Measure, tests: dict[str, TwoSampleResult]) -> float | None
     return test.pvalues[test.variances.index(measure.variance)]
 
 
-def _notes(measures: Sequence[Measure], used: tuple[int, int], bootstrap: int) -> list[str]:
+def _notes(measures: Sequence[Measure], used: tuple[int, int], jackknife_groups: int) -> list[str]:
     """Of how many rows the measures are, if not of all; and how their errors were found."""
     notes = []
     fewer: dict[tuple[int, int], list[str]] = {}
@@ -226,7 +178,7 @@ def _notes(measures: Sequence[Measure], used: tuple[int, int], bootstrap: int) -
             f"{listed}: of {rows[0]} and {rows[1]} rows drawn at random; the tests use all "
             f"{used[0]} and {used[1]}."
         )
-    if bootstrap:
+    if jackknife_groups:
         notes.append(
             "Error bars: one standard error, from random subsets of the rows. 'if same': the "
             "mean over a few random permutations of the labels."
@@ -255,21 +207,3 @@ def standardized(
     spread = torch.where(spread > 0, spread, 1.0)
     notes.append("Columns are divided by their pooled standard deviations.")
     return (pooled - centre) / spread, (centre, spread)
-
-
-def _column_differences(
-    x: Tensor, y: Tensor, columns: Sequence[str], permutations: int, seed: int
-) -> tuple[ColumnDifference, ...]:
-    found = []
-    for k, name in enumerate(columns):
-        a, b = x[:, k : k + 1], y[:, k : k + 1]
-        spread, middle = torch.std_mean(torch.cat([a, b]).double())
-        unit = spread if spread > 0 else 1.0
-        first, second = ((part.double() - middle) / unit for part in (a, b))
-        test = two_sample_test(
-            first, second, "energy", permutations=max(permutations, 1), seed=seed
-        )
-        pvalue = test.pvalue if permutations else None
-        means = float(a.mean()), float(b.mean())
-        found.append(ColumnDifference(name, test.statistic, pvalue, *means))
-    return tuple(sorted(found, key=lambda c: -c.distance))

@@ -19,7 +19,7 @@ from kermix.two_sample.cost_statistics import bures_witness
 from kermix.two_sample.cost_test import TwoSampleResult
 from kermix.two_sample.error_bars import Measure
 
-__all__ = ["TITLES", "ColumnDifference", "Comparison", "Details", "Known", "aligned"]
+__all__ = ["TITLES", "Comparison", "Details", "Known", "aligned"]
 
 TITLES = {
     "svd": "SVD cost",
@@ -37,34 +37,8 @@ SHOWN_COLUMNS = 10
 
 
 @dataclass(frozen=True)
-class ColumnDifference:
-    r"""How much one column differs: its energy distance in standard deviations.
-
-    Of a category it is $\sum (p - q)^2 / (p + q)$, between 0 and 2.
-
-    Means are those of numbers. `change` says in words what changed most in a category, a time, or
-    the share of missing values.
-    """
-
-    column: str
-    distance: float
-    pvalue: float | None  # None without permutations
-    mean_x: float | None
-    mean_y: float | None
-    kind: str = "number"
-    change: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON; of a number that has nothing else to tell, distance and means."""
-        found = asdict(self)
-        if self.kind == "number" and not self.change:
-            del found["kind"], found["change"]
-        return found
-
-
-@dataclass(frozen=True)
 class Details:
-    """Every measure, and the tests and columns behind them.
+    """Every measure, and the tests behind them.
 
     `x` and `y` are the points that were used, or 1000 of them drawn at random, with columns scaled
     if they were; sketches have none.
@@ -72,7 +46,6 @@ class Details:
 
     measures: tuple[Measure, ...]
     tests: dict[str, TwoSampleResult]
-    column_differences: tuple[ColumnDifference, ...]
     notes: tuple[str, ...]
     x: Tensor | None = field(default=None, repr=False, compare=False)
     y: Tensor | None = field(default=None, repr=False, compare=False)
@@ -104,7 +77,7 @@ class Comparison:
     """The result of `compare`. It prints as its verdict and the columns that differ.
 
     The verdict, and every cost with its error bar and p-value (`measures`, `tests`,
-    `column_differences`, `rows`, `details`), are each computed on first use, and cached.
+    `rows`, `details`), are each computed on first use, and cached.
 
     Attributes:
         names: Names of the two sets.
@@ -159,11 +132,6 @@ class Comparison:
     def tests(self) -> dict[str, TwoSampleResult]:
         """A permutation test for each cost."""
         return self.found.tests
-
-    @property
-    def column_differences(self) -> tuple[ColumnDifference, ...]:
-        """Energy distances of each column, the largest first."""
-        return self.found.column_differences
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -280,7 +248,6 @@ class Comparison:
             "variances": self.variances,
             "measures": [asdict(m) for m in self.measures],
             "tests": tests,
-            "column_differences": [c.to_dict() for c in self.column_differences],
         }
 
 

@@ -126,7 +126,7 @@ def compare_sketches(x: Any, y: Any, level: float = 0.05) -> Comparison:
         columns=() if x.origin is None else x.origin.columns,
         variances=(),
         reading_notes=(),
-        _details=Known(Details(tuple(measures), {}, (), tuple(notes))),
+        _details=Known(Details(tuple(measures), {}, tuple(notes))),
         _judge=Known(judge_sketches(test, (names[0], names[1]), rows, level)),
     )
 

@@ -161,8 +161,9 @@ def evaluate(
             (tables, .npy, .npz, .safetensors), a folder of images, or a sketch.
         fake: Samples of the generator, in the same format. For two sketches, only the scores
             available from sketches are computed.
-        v: Variance of the Gaussian kernel; "auto" is `kermix.stable_variance` of the real samples
-            for fidelity and diversity, and for novelty at least a tenth of the median rule.
+        v: Variance of the Gaussian kernel; "auto" is `kermix.metrics.stable_variance` of the real
+            samples for fidelity and diversity, and for novelty at least a tenth of the median
+            rule.
         kernel: Kernel to use instead of the Gaussian, such as `kermix.CosineKernel`; then omit
             `v`.
         held_out: Real samples that the generator has not seen, to find near copies.
