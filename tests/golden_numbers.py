@@ -2,7 +2,6 @@
 
     python tests/golden_numbers.py --write     # compute all and write tests/golden/golden.json
     python tests/golden_numbers.py             # compute all and say what is not equal, bit for bit
-    python tests/golden_numbers.py --rounding  # write only how much other processors change
 
 All goes through the command line and the names of `import kermix as km`; what has another name
 after a move is changed in the section "Names" alone, never a number. An array is kept by its
@@ -639,12 +638,13 @@ def tolerance(section, golden):
     On other machines also `MARGIN` times what rounding has changed of it on the processors that
     were tried: a long training leaves its path sooner or later.
     """
-    if golden["machine"] == machine():
+    written = golden[section]
+    if written["machine"] == machine():
         return lambda place: TOLERANCE
 
     def allowed(place):
         series, step = _series(place)
-        changes = golden["rounding"].get(series, [])
+        changes = written["rounding"].get(series, [])
         seen = (MARGIN * change for at, change in changes if step is None or at <= step)
         return max([_floor(section), *seen])
 
@@ -663,25 +663,19 @@ def _series(place):
     return series, int(steps[1]) if steps and ordered else None
 
 
-def rounding(golden, sections):
-    """For each series, the steps from which on rounding has changed it, and by how much.
-
-    Those of other sections than these stay.
-    """
-    most = {}
+def rounding(numbers):
+    """For each series of these sections, from which step on rounding changes it, and how much."""
+    most = {section: {} for section in numbers}
     for processor in PROCESSORS:
-        for section, found in _elsewhere(processor, sections).items():
-            for place, distance, _ in distances(found, golden["sections"][section], section):
+        for section, elsewhere in _elsewhere(processor, numbers).items():
+            for place, distance, _ in distances(elsewhere, numbers[section], section):
                 series, step = _series(place)
-                changes = most.setdefault(series, {})
+                changes = most[section].setdefault(series, {})
                 changes[step or 0] = max(changes.get(step or 0, 0.0), distance)
-    grown = {
-        series: changes
-        for series, changes in golden.get("rounding", {}).items()
-        if series.split("/")[0] not in sections
+    return {
+        section: {s: grown for s, c in series.items() if (grown := _growing(s, c))}
+        for section, series in most.items()
     }
-    grown |= {series: _growing(series, changes) for series, changes in most.items()}
-    return {series: changes for series, changes in grown.items() if changes}
 
 
 def _growing(series, changes):
@@ -734,40 +728,34 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--write", action="store_true", help=f"write {FIXTURE}")
     parser.add_argument("--print", action="store_true", help="print the numbers as JSON")
-    parser.add_argument("--rounding", action="store_true",
-                        help="as --write, but only what other processors change")  # fmt: skip
     parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)}; by default all")
     asked = parser.parse_args()
     if asked.print:
         found = {section: compute(section) for section in asked.sections or SECTIONS}
         sys.stdout.write(f"\n{json.dumps(found)}\n")
         return 0
-    golden = json.loads(FIXTURE.read_text()) if FIXTURE.exists() else {"sections": {}}
-    golden["machine"] = golden.get("machine", machine())
-    status = 0
-    for section in () if asked.rounding else asked.sections or SECTIONS:
+    golden = json.loads(FIXTURE.read_text()) if FIXTURE.exists() else {}
+    numbers, status = {}, 0
+    for section in asked.sections or SECTIONS:
         start = time.process_time()
-        found = compute(section)
+        numbers[section] = compute(section)
+        known = golden.get(section, {}).get("numbers")
+        differ = differences(numbers[section], known, 0.0, section)
         seconds = time.process_time() - start
-        if asked.write:
-            golden["sections"][section], golden["machine"] = found, machine()
-            sys.stdout.write(f"{section}: {seconds:.1f} s\n")
-            continue
-        differ = differences(found, golden["sections"].get(section), 0.0, section)
         sys.stdout.write(f"{section}: {seconds:.1f} s, {len(differ)} differ\n")
-        sys.stdout.writelines(f"  {line}\n" for line in differ)
-        status = status or int(bool(differ))
-    if asked.write or asked.rounding:
-        golden["rounding"] = rounding(golden, asked.sections or list(SECTIONS))
+        if not asked.write:
+            sys.stdout.writelines(f"  {line}\n" for line in differ)
+            status = status or int(bool(differ))
+    if asked.write:
+        changes = rounding(numbers)
+        for section in numbers:
+            golden[section] = {
+                "machine": machine(), "rounding": changes[section], "numbers": numbers[section]
+            }  # fmt: skip
         FIXTURE.parent.mkdir(exist_ok=True)
-        lines = [
-            f"{json.dumps(name)}: {json.dumps(golden['sections'][name])}"
-            for name in SECTIONS
-            if name in golden["sections"]
-        ]
-        text = f'{{"machine": {json.dumps(golden["machine"])},\n'
-        text += f'"rounding": {json.dumps(golden["rounding"])},\n"sections": {{\n'
-        FIXTURE.write_text(text + ",\n".join(lines) + "\n}}\n")
+        # A section is a line, so that two changes of two sections are merged by git.
+        lines = [f"{json.dumps(s)}: {json.dumps(golden[s])}" for s in SECTIONS if s in golden]
+        FIXTURE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
         sys.stdout.write(f"{FIXTURE}: {FIXTURE.stat().st_size / 1000:.0f} kB\n")
     return status
 

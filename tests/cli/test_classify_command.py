@@ -236,7 +236,7 @@ def test_bad_images_are_named_in_one_line(case, digits, tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "expected"),
-    [(["--model", "tree"], "model='tree'"), (["--patch", 2], "patch=2"),
+    [(["--patch", 2], "patch=2"),
      (["--patch", 9], "patch=9"), (["--set", "flip=1"], "flip=1"),
      (["--epochs", 0], "epochs=0"), (["--set", "depht=3"], "did you mean depth"),
      (["--set", "depth"], "NAME=VALUE"), (["--set", "epochs=many"], "epochs"),
@@ -250,6 +250,13 @@ def test_bad_options_are_refused_before_anything_is_written(options, expected, t
     with pytest.raises(KermixError, match=expected):
         kermix("classify", "digits", *options, "--out", tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_wrong_choice_is_answered_by_those_that_there_are(tmp_path):
+    result = CliRunner().invoke(app, ["classify", "digits", "--model", "tree"])
+    assert result.exit_code == 2
+    text = " ".join(result.output.replace("│", " ").split())
+    assert "'tree' is not one of 'gaussian-product', 'cnn'" in text
 
 
 def test_sets_of_two_sizes_are_refused_before_a_folder_is_made(tmp_path):

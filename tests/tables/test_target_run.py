@@ -304,7 +304,7 @@ def test_a_setting_that_does_not_fit_is_refused_by_the_command(folder, tmp_path)
         (("--target", "knd"), "there is no column 'knd' to predict; did you mean kind"),
         ((), "name the column to predict with --target COLUMN"),
         (("--target", "kind", "--patch", "5"), "--patch is only for images"),
-        (("--target", "kind", "--set", "rotation=3"), "no setting 'rotation'"),
+        (("--target", "kind", "--set", "rotation=3"), "; rotation is only for images"),
         (("--target", "kind", "--kind", "kind=key"), "kind is a key"),
     ],
 )

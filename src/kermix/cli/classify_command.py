@@ -153,7 +153,9 @@ def _is_table(data: str, target: str | None, reading: Reading) -> bool:
 def _check_of_table(data: str, asked: dict[str, Any]) -> None:
     unused = [name for name in asked if name not in TableModelSettings.names()]
     if unused:
-        option = f"--{unused[0].replace('_', '-')}"
+        name = unused[0]
+        by_set = name in SETTINGS.rare(ClassifierSettings)
+        option = name if by_set else f"--{name.replace('_', '-')}"
         raise OptionError(f"{data} is a table; {option} is only for images.")
 
 

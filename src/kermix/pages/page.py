@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from kermix.errors import MissingExtraError
 from kermix.files import whole_file
 from kermix.pages.plot import Svg
 
-__all__ = ["Card", "DescribedRun", "Page", "Repeat", "render", "repeat_of"]
+__all__ = ["Card", "Page", "Repeat", "render"]
 
 
 class Card(NamedTuple):
@@ -110,42 +110,3 @@ def _sentences(text: str) -> list[str]:
 
 def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
-
-
-class DescribedRun(Protocol):
-    """A run, as far as a page looks at it."""
-
-    @property
-    def folder(self) -> Path:
-        """Where it is."""
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The content of its `config.json`."""
-
-    @property
-    def settings(self) -> Any:
-        """What the user chose."""
-
-    def command(self) -> str:
-        """The command that repeats it."""
-
-
-def repeat_of(run: DescribedRun, **found: Any) -> Repeat:
-    """How a run is repeated.
-
-    Args:
-        run: The run.
-        found: Settings that were found from the data, by name.
-    """
-    settings = {**run.settings.as_json(), **found}
-    made = run.config["environment"]
-    facts = [
-        ("data", str(run.config["data"])),
-        ("seed", settings["seed"]),
-        ("machine", made["machine"]["gpu"] or made["machine"]["cpu"]),
-        ("directory", made["directory"]),
-        ("commit", made["commit"]),
-        ("versions", ", ".join(f"{name} {version}" for name, version in made["versions"].items())),
-    ]
-    return Repeat(run.command(), facts, list(settings.items()))
