@@ -221,7 +221,7 @@ def _of_kind(name: str, moments: int, generator: random.Random) -> dict[str, Any
 
 
 def _stored(run: Path) -> str:
-    from kermix.fitting.fit import open_run
+    from kermix.fitting.kinds import open_run
 
     return open_run(run).command()
 
