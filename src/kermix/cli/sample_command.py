@@ -90,10 +90,11 @@ def sample(
     if opened.kind.name == TABLE:
         out = written_path(out, opened)
         check_writable(out)
+        with counting("sample", draw.n) as on_rows:
+            opened.write_samples(out, draw, on_rows)
     else:
         check_output(out, *ENDINGS[opened.kind.name])
-    with counting("sample", draw.n) as on_rows:
-        opened.write_samples(out, draw, on_rows)
+        opened.write_samples(out, draw)
     Console().print(f"{counted(draw.n, 'sample')} in {out}", highlight=False, soft_wrap=True)
     if opened.kind.name == TABLE:
         from kermix.tables.runs.training_data import schema_of
