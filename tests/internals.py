@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     import kermix.linalg.nuclear as nuclear_module
     import kermix.linalg.polar as polar_module
     import kermix.mixtures.closed_forms as closed_forms_module
-    import kermix.networks.product_functions as product_functions_module
+    import kermix.networks.product_layers as product_layers_module
     import kermix.networks.scaled as scaled_module
     import kermix.pages.figures as figures_module
     import kermix.pages.report as report_module
@@ -228,18 +228,19 @@ if TYPE_CHECKING:
         set_binned_statistics,
         set_row_statistics,
     )
-    from kermix.networks.product_functions import (
-        gaussian,
-        gaussian_norm,
-        gaussian_sums,
-        mean_square,
-    )
     from kermix.networks.product_images import (
         GaussianProductClassifier,
         image_patches,
         whitening_map,
     )
-    from kermix.networks.product_layers import GaussianLayer, GaussianOutput
+    from kermix.networks.product_layers import (
+        GaussianLayer,
+        GaussianOutput,
+        gaussian,
+        gaussian_norm,
+        gaussian_sums,
+        mean_square,
+    )
     from kermix.networks.product_rows import FARTHEST_EXPONENT, FORMS, BoundedNorm, GaussianProduct
     from kermix.networks.scaled import ScaledModel, Scaler, column_moments, evaluating
     from kermix.pages.figures import save_png, sheet
