@@ -16,9 +16,14 @@ from kermix.linalg.cholesky import default_ridge
 from kermix.tables.compare.column_changes import ComparedRows
 from kermix.tables.compare.dense_details import dense_measures
 from kermix.tables.compare.result import TITLES, Details
-from kermix.two_sample.cost_statistics import BLOCK_RANK, KERNEL_COSTS, CostStatistics
+from kermix.two_sample.cost_statistics import (
+    BLOCK_RANK,
+    DIRECTIONS,
+    KERNEL_COSTS,
+    CostStatistics,
+    EnergyStatistic,
+)
 from kermix.two_sample.cost_test import TwoSampleResult, cost_tests
-from kermix.two_sample.energy import DIRECTIONS, EnergyStatistic
 from kermix.two_sample.error_bars import Measure, exchanges, groups, halves, mean_measures
 from kermix.two_sample.permutation import (
     Blocks,
