@@ -286,7 +286,7 @@ if TYPE_CHECKING:
         pair_chart,
         typical_rows,
     )
-    from kermix.tables.compare.dense_details import MatrixStatistics
+    from kermix.tables.compare.cost_details import MatrixStatistics
     from kermix.tables.compare.result import TITLES
     from kermix.tables.compare.sketch_comparison import drift
     from kermix.tables.compare.verdict import auc_text
