@@ -183,8 +183,8 @@ class NumberLook(NamedTuple):
         """What to say of a column that is text although most of its cells are numbers."""
         if self.unknown:
             return (
-                f"{name}: {self.example!r} and others hold numbers in a form that is not known, so "
-                "it is text. Write numbers alone, each in a column of its own, or use --kind "
+                f"{name}: {self.example!r} and others hold numbers in a form that is not known, "
+                "so it is text. Write numbers alone, each in a column of its own, or use --kind "
                 f"{name}=category."
             )
         if self.form is not None or min(self.numbers / MOSTLY, self.share / OFTEN) < 1:
@@ -456,7 +456,7 @@ def _may_be_codes(bodies: Any, parts: Sequence[_Cell]) -> bool:
     if any(sum(map(str.isdigit, body)) > EXACT_DIGITS for body in longest.to_pylist()):
         return True
     letters = any(c.isalpha() for c in parts[0].around[0])
-    return letters and all(p.below for p in parts) and "(" not in parts[0].pattern
+    return letters and all(p.below and p.pattern[0] not in SIGNS for p in parts)
 
 
 def _marks(bodies: Any, decimal: str, plain: bool) -> tuple[str, str] | None:
