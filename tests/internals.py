@@ -173,7 +173,6 @@ if TYPE_CHECKING:
         build_image_model,
         cached_backward,
     )
-    from kermix.images.image_em import em_pass, product_em_pass
     from kermix.images.image_quality import class_balance, neighbourhoods, parzen, stacked_modes
     from kermix.images.image_quality import nearest as image_quality_nearest
     from kermix.images.spaces import SPACES, Pooled, RandomFeatures, make_space
@@ -369,11 +368,13 @@ if TYPE_CHECKING:
     from kermix.training.mixture_em import (
         KINDS,
         PASSES,
-        REVIVING_PASSES,
+        RESTARTING_PASSES,
         EMRows,
-        first_state,
-        improved,
-        improved_with_gaps,
+        EMRowsWithGaps,
+        em,
+        em_pass,
+        kmeans_start,
+        product_em_pass,
     )
     from kermix.training.mixture_search import (
         MixtureColumnScale,
