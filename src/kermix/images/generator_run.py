@@ -22,7 +22,7 @@ from kermix.images.generator_settings import ImageSettings
 from kermix.images.generator_training import ImageTask, build_image_model
 from kermix.images.image_generator import ImageModel, LabelledDraw
 from kermix.images.image_pages import ImageFindings, write_image_report
-from kermix.pages.figures import save_png, sheet
+from kermix.pages.sheets import save_png, sheet
 from kermix.runs.folder import IMAGES, check_data
 from kermix.runs.run import Draw, Kind, Numbers, OnRows, Outcome, Run, Start
 from kermix.runs.train import stage_of
@@ -235,10 +235,7 @@ def _finish(run: Run, data: Dataset, outcome: Outcome) -> Numbers:
         ("steps", str(trainer.step)),
     ]  # fmt: skip
     pictures = sorted((run.folder / "samples").glob("step-*.png"))
-    write_image_report(
-        run.folder / "report.html", run.config, rows, findings, pictures, trainer.history,
-        run.command(), run.notes(data),
-    )  # fmt: skip
+    write_image_report(run, rows, findings, pictures, trainer.history, run.notes(data))
     return rows
 
 

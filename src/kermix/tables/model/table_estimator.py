@@ -13,14 +13,12 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from kermix.checks import check_option
+from kermix.checks import check_option, row_weights, seed_from
 from kermix.data.readers.common import Reading
 from kermix.data.readers.frames import FRAME_KINDS, Frame
 from kermix.data.readers.reading import read_frame
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.errors import PoorFitWarning, RunError, SchemaError, TableError
-from kermix.estimators.kernel_mixture import seed_from
-from kermix.estimators.product import row_weights
 from kermix.tables.model.conditioning import (
     place_of,
 )

@@ -35,8 +35,9 @@ from kermix.tables.model.sampling import network_rows_at_once
 from kermix.tables.model.table_answers import TableAnswers
 from kermix.tables.model.table_settings import TableModelSettings
 from kermix.tables.model.table_training import TableModelTask
+from kermix.tables.runs.conditionals import conditionals_of
+from kermix.tables.runs.run_pages import write_table_report
 from kermix.tables.runs.table_mixture import TableMixture, rivals
-from kermix.tables.runs.table_page import conditionals_of, write_table_report
 from kermix.tables.runs.table_quality import TableQuality, judge_samples
 from kermix.tables.runs.target_fit import (
     confusion_shown,
@@ -409,7 +410,7 @@ def _finish(run: Run, data: TableData, outcome: Outcome) -> Numbers:
     given = []
     if not isinstance(model, TableMixture):
         given = conditionals_of(model, data.schema, data.frame, data.encoded)
-    write_table_report(run, rows, data.schema, data.encoded, samples, quality,
+    write_table_report(run, rows, data.schema, (data.encoded, samples), quality,
                        outcome.history, name, given)  # fmt: skip
     return rows
 
