@@ -9,6 +9,7 @@ from typing import Any
 from kermix.errors import OptionError, RunError
 from kermix.pages.report import Report
 from kermix.paper.artefact import Claim, Record, Rows, Tick, files_of, ignore, read_record
+from kermix.paper.counts import counted_in_words
 from kermix.runs.provenance import write_json
 
 __all__ = [
@@ -35,38 +36,25 @@ def claim_rows(record: Record) -> list[tuple[str, str, str, str]]:
 
 def write_page(folder: Path, records: Sequence[Record]) -> Path:
     """Write `index.html`, which holds everything that it shows."""
-    claims = [claim for record in records for claim in record["claims"]]
-    seen = sum(claim["holds"] for claim in claims)
+    claims = [Claim.from_json(claim).as_json() for record in records for claim in record["claims"]]
+    found, cases = counted_in_words(claims)
     page = Report(
         "The paper, reproduced",
-        f"Hu and Principe, A Family of Kernelized Matrix Costs for Multiple-Output Mixture "
-        f"Neural Networks. {seen} of {len(claims)} claims confirmed. Each is decided by a rule "
-        "from the numbers in the files next to this page.",
+        "Hu and Principe, A Family of Kernelized Matrix Costs for Multiple-Output Mixture Neural "
+        f"Networks. {found} ({cases}). Each claim is decided by a rule from the numbers in the "
+        "files next to this page.",
     )
     missed = [
-        (record["paper"], text)
+        (record["paper"], verdict, text)
         for record in records
         for verdict, text, _, _ in claim_rows(record)
         if verdict != "Confirmed"
     ]
     if missed:
-        page.heading("Not confirmed")
-        page.table(("", "claim"), missed, text=True)
+        page.heading("What was not confirmed")
+        page.table(("", "", "claim"), missed, text=True)
     for record in records:
-        page.heading(f"{record['title']} ({record['paper']})")
-        if record["quick"]:
-            page.text("Quick version: fewer seeds, steps and points than the full one.")
-        page.image((folder / f"{record['paper']}.png").read_bytes(), record["caption"])
-        page.table(("", "claim", "rule", "numbers"), claim_rows(record), text=True)
-        for note in record["notes"]:
-            page.text(note)
-        for name, rows in record["tables"].items():
-            if 0 < len(rows) <= MOST_ROWS:
-                page.text(f"{name.capitalize()}:")
-                page.table(list(rows[0]), _cells(rows))
-        machine = record["machine"]
-        where = machine["gpu"] or f"{machine['cores']} cores of {machine['cpu']}"
-        page.text(f"{record['seconds']:.0f} seconds on {where}, commit {record['commit']}.")
+        _write_section(page, record, folder)
     page.heading("Settings")
     for record in records:
         page.text(record["paper"])
@@ -74,6 +62,24 @@ def write_page(folder: Path, records: Sequence[Record]) -> Path:
     page.heading("Repeat it")
     page.code("\n".join(dict.fromkeys(record["command"] for record in records)))
     return page.save(folder / PAGE)
+
+
+def _write_section(page: Report, record: Record, folder: Path) -> None:
+    """The picture, the claims and the small tables of one figure or table."""
+    page.heading(f"{record['title']} ({record['paper']})")
+    if record["quick"]:
+        page.text("Quick version: fewer seeds, steps and points than the full one.")
+    page.image((folder / f"{record['paper']}.png").read_bytes(), record["caption"])
+    page.table(("", "claim", "rule", "numbers"), claim_rows(record), text=True)
+    for note in record["notes"]:
+        page.text(note)
+    for name, rows in record["tables"].items():
+        if 0 < len(rows) <= MOST_ROWS:
+            page.text(f"{name.capitalize()}:")
+            page.table(list(rows[0]), _cells(rows))
+    machine = record["machine"]
+    where = machine["gpu"] or f"{machine['cores']} cores of {machine['cpu']}"
+    page.text(f"{record['seconds']:.0f} seconds on {where}, commit {record['commit']}.")
 
 
 def _cells(rows: Rows) -> list[list[object]]:
@@ -133,14 +139,15 @@ def judge_again(name: str, folder: Path) -> Record:
     """Judge what a folder holds of a figure by the rules of today; nothing is computed anew.
 
     Args:
-        name: A figure whose claims follow from its tables.
-        folder: Where its files are; the claims in its JSON file are replaced.
+        name: Of the figure or table.
+        folder: Where its files are; in its JSON file the claims, and notes that follow from the
+            tables, are replaced.
     """
     module = _module(name)
-    if not hasattr(module, "judged"):
-        raise OptionError(f"{name}: its claims need more than its tables; reproduce it.")
     record = read_record(folder / f"{name}.json")
     record["claims"] = [claim.as_json() for claim in module.judged(record["tables"])]
+    if hasattr(module, "noted"):
+        record["notes"] = module.noted(record["tables"])
     write_json(folder / f"{name}.json", record)
     return record
 
