@@ -35,6 +35,7 @@ from kermix.paper.table_records import (
 )
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["FILE", "READINGS", "judged", "noted", "run"]
@@ -73,11 +74,11 @@ def run(
     kept = [] if cells is None else _kept(cells / FILE)
     if data_root is None and kept:
         rows = [_row(cell) for cell in kept]
+    elif quick:
+        rows = _trained(data_root, QUICK_IMAGES, kept, tick, seeds or 1, patches or (1, 3),
+                        QUICK | changes)  # fmt: skip
     else:
-        if quick:
-            patches, seeds, changes = patches or (1, 3), seeds or 1, QUICK | changes
-        most = QUICK_IMAGES if quick else None
-        rows = _trained(data_root, most, kept, tick, seeds or 3, patches or PATCHES, changes)
+        rows = _trained(data_root, None, kept, tick, seeds or 3, patches or PATCHES, changes)
     return Artefact(
         name="table-as-written",
         title="Table 1 with Eqs. 25 to 27 as they are written",
@@ -235,13 +236,7 @@ def _figure(rows: Rows) -> "Figure":
                 for reading, colour in (("element", BLUE), ("vector", ORANGE))
             ]
             paper = {p: [of_paper[name][p]] for p in map(str, PATCHES)} if name in PAPER else {}
-            for label, values, colour in [*lines, ("paper", paper, GREEN)]:
-                places = [(int(p), mean(own)) for p, own in values.items()]
-                filled = part == "test"
-                if places:
-                    axes.plot(*zip(*places, strict=True), "o-", color=colour, markersize=4,
-                              linewidth=1, markerfacecolor=colour if filled else "white",
-                              label=label if filled else None)  # fmt: skip
+            _draw(axes, [*lines, ("paper", paper, GREEN)], filled=part == "test")
         axes.set_title(NAMES[name], fontsize=8, color=INK_COLOUR)
         axes.set_xticks(PATCHES)
         axes.set_xlabel("patch size", fontsize=8)
@@ -250,3 +245,15 @@ def _figure(rows: Rows) -> "Figure":
     panels[0].set_ylabel("accuracy", fontsize=8)
     panels[0].legend(fontsize=7, frameon=False)
     return figure
+
+
+def _draw(
+    axes: "Axes", lines: Sequence[tuple[str, Mapping[str, Sequence[float]], str]], filled: bool
+) -> None:
+    """Means by patch size; only filled ones are named."""
+    for label, values, colour in lines:
+        places = [(int(p), mean(own)) for p, own in values.items()]
+        if places:
+            axes.plot(*zip(*places, strict=True), "o-", color=colour, markersize=4, linewidth=1,
+                      markerfacecolor=colour if filled else "white",
+                      label=label if filled else None)  # fmt: skip

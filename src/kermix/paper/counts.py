@@ -1,11 +1,20 @@
 """How many statements of the paper were confirmed: each counts once, whatever its readings."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 __all__ = ["by_statement", "counted_in_words", "is_refuted", "that_count"]
 
 Claims: TypeAlias = list[Mapping[str, Any]]  # as `Claim.as_json` has them
+
+
+OUTCOMES = {
+    "all": "confirmed in every reading and case",
+    "some": "confirmed in some",
+    "tied": "ended in ties",
+    "none": "refuted in all",
+}
 
 
 def by_statement(claims: Iterable[Mapping[str, Any]]) -> dict[str, Claims]:
@@ -37,20 +46,15 @@ def counted_in_words(claims: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     """
     every = by_statement(claims).values()
     groups = [group for own in every if (group := that_count(own))]
-    cases = [claim for group in groups for claim in group]
-    outcomes = [_outcome(group) for group in groups]
-    names = (
-        ("all", "confirmed in every reading and case"), ("some", "confirmed in some"),
-        ("tied", "ended in ties"), ("none", "refuted in all"),
-    )  # fmt: skip
-    parts = [_was(outcomes.count(kind), told) for kind, told in names if kind in outcomes]
-    seen, even = sum(c["holds"] for c in cases), sum(c["state"] == "tie" for c in cases)
-    left = sum(len(own) for own in every) - len(cases)
+    outcomes = Counter(map(_outcome, groups))
+    parts = [_was(outcomes[kind], told) for kind, told in OUTCOMES.items() if outcomes[kind]]
     plural = "" if len(groups) == 1 else "s"
+    cases = Counter(_outcome([claim]) for group in groups for claim in group)
+    left = sum(map(len, every)) - cases.total()
     return (
         f"Of {len(groups)} statement{plural} of the paper, {', '.join(parts) or 'none counts'}",
-        f"of {len(cases)} readings and cases, {seen} confirmed, {even} tied, "
-        f"{len(cases) - seen - even} refuted; {left} more say nothing and are not counted",
+        f"of {cases.total()} readings and cases, {cases['all']} confirmed, {cases['tied']} tied, "
+        f"{cases['none']} refuted; {left} more say nothing and are not counted",
     )
 
 

@@ -13,7 +13,7 @@ they are scikit-learn's digits, of which the paper says nothing, and it is said 
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from statistics import mean
@@ -94,21 +94,14 @@ def run(
     training, variances = training or CellTraining(), tuple(variances or VARIANCES)
     seeds_of = _seeds_of(cells, data_root, variances, seeds or 3)
     sets = tuple(seeds_of)
-    total = sum(1 + len(COSTS) * len(variances) * len(own) for own in seeds_of.values())
+    most = QUICK_IMAGES if quick else None
+    readers = {name: _Reader(name, data_root, most) for name in sets}
+    wanted = _wanted(seeds_of, variances)
     found: list[Cell] = []
-    notes: list[str] = []
-    for name, own in seeds_of.items():
-        read = _Reader(name, data_root, QUICK_IMAGES if quick else None)
-        for method, variance, seed in [(DATA, 0.0, 0), *product(COSTS, variances, own)]:
-            found.append(_cell(read, method, variance, seed, training, cells, device))
-            tick(len(found) / total)
-        notes += read.notes
+    for name, method, variance, seed in wanted:
+        found.append(_cell(readers[name], method, variance, seed, training, cells, device))
+        tick(len(found) / len(wanted))
     rows = [_row(cell) for cell in found]
-    if sets == ("digits",):
-        notes.append(
-            "No --data-root was given: scikit-learn's digits (8 x 8 pixels), not the paper's "
-            "sets: claims on them are ours."
-        )
     return Artefact(
         name="fig-images",
         title="Images",
@@ -127,8 +120,30 @@ def run(
         },
         tables={"methods": _filled(_methods(rows)), "seeds": _filled(rows)},
         claims=judged({"seeds": rows}),
-        notes=notes,
+        notes=_notes(readers.values()),
     )  # fmt: skip
+
+
+def _notes(readers: Collection["_Reader"]) -> list[str]:
+    """What was read otherwise than it is published, and that digits are not the paper's."""
+    notes = [note for read in readers for note in read.notes]
+    if [read.name for read in readers] == ["digits"]:
+        notes.append(
+            "No --data-root was given: scikit-learn's digits (8 x 8 pixels), not the paper's "
+            "sets: claims on them are ours."
+        )
+    return notes
+
+
+def _wanted(
+    seeds_of: Mapping[str, Sequence[int]], variances: Sequence[float]
+) -> list[tuple[str, str, float, int]]:
+    """Set, method, variance and seed of each cell; first of each set its data."""
+    return [
+        (name, *cell)
+        for name, own in seeds_of.items()
+        for cell in [(DATA, 0.0, 0), *product(COSTS, variances, own)]
+    ]
 
 
 def _how_trained(cells: Sequence[Cell]) -> dict[str, list[Any]]:

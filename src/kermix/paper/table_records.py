@@ -5,6 +5,7 @@ import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import Any, TypeAlias
@@ -226,16 +227,20 @@ def recorded(files: Sequence[Path] | None = None) -> tuple[Recorded, list[str]]:
     nothing, is with them the one that had no augmentation.
     """
     read = _files() if files is None else [path for path in files if path.is_file()]
-    found: Recorded = {kind: {} for kind in KINDS}
+    found: Recorded = {}
     for (kind, dataset, column, _), cells in _by_training(read):
         train, test = ([c[f"{part}_accuracy"] for c in cells] for part in ("train", "test"))
-        found[kind].setdefault(dataset, {})[column] = (train, test)
-    for dataset, of_plain in found[PLAIN].items():
-        for written in (found[ELEMENT], found[VECTOR]):
-            if "CNN" in of_plain and dataset in written:
-                written[dataset]["CNN"] = of_plain["CNN"]
-    ordered = {kind: cells for kind, cells in found.items() if cells}
+        found.setdefault(kind, {}).setdefault(dataset, {})[column] = (train, test)
+    _lend_cnn(found)
+    ordered = {kind: found[kind] for kind in KINDS if kind in found}
     return ordered, [str(file) for file in FILES if any(p.name == file.name for p in read)]
+
+
+def _lend_cnn(found: Recorded) -> None:
+    for kind, dataset in product((ELEMENT, VECTOR), found.get(PLAIN, {})):
+        of_plain, written = found[PLAIN][dataset], found.get(kind, {}).get(dataset)
+        if written and "CNN" in of_plain:
+            written["CNN"] = of_plain["CNN"]
 
 
 def _files() -> list[Path]:

@@ -234,17 +234,16 @@ def best(
         how: Further fields of the claim.
     """
     rest = [name for name in values if name != favourite and name not in collapsed]
+    compared = {name: [sign * v for v in values[name]] for name in (favourite, *rest)}
     numbers = {name: mean(own) for name, own in values.items()}
+    why = _of_collapsed(favourite, rest, collapsed)
     if data is not None:
         numbers["data"] = mean(data)
-    signed = {name: [sign * v for v in own] for name, own in values.items()}
-    compared = {name: signed[name] for name in (favourite, *rest)}
-    why = _of_collapsed(favourite, rest, collapsed) or _better_than_data(
-        compared, [sign * d for d in data or ()]
-    )
+        why = why or _better_than_data(compared, [sign * d for d in data])
     if why:
         return _not_counted(text, rule, values, numbers, why, how)
-    tests = {f"{favourite} against {n}": differences(signed[favourite], signed[n]) for n in rest}
+    ours = compared.pop(favourite)
+    tests = {f"{favourite} against {n}": differences(ours, own) for n, own in compared.items()}
     left_out = f"{', '.join(collapsed)} collapsed, not compared with" if collapsed else ""
     return decided(text, rule, tests, least=0, strict=True, numbers=numbers, why=left_out, **how)
 
@@ -258,8 +257,6 @@ def _of_collapsed(favourite: str, rest: Sequence[str], collapsed: Sequence[str])
 
 def _better_than_data(values: Mapping[str, Sequence[float]], data: Sequence[float]) -> str:
     """Why a measure says nothing, if real data lose by it; much is better."""
-    if not data:
-        return ""
     won = []
     for name, own in values.items():
         each = data if len(data) > 1 else [data[0]] * len(own)
