@@ -172,7 +172,7 @@ def test_all_end_with_claims_and_page(tmp_path):
     assert page.count("<img") == len(ARTEFACTS)
     for record in records_in(out):
         for claim in record["claims"]:
-            assert claim["text"].replace("'", "&#x27;") in page
+            assert claim["text"].replace("'", "&#39;") in page
     # Of a training of five steps hardly anything is claimed rightly; it must be said.
     assert "NOT confirmed" in result.output
     assert "NOT confirmed" in page
@@ -311,7 +311,7 @@ def test_a_claim_that_fails_is_counted_on_the_page(artefacts, tmp_path):
     replace(artefact, claims=failed + artefact.claims[2:3]).save(tmp_path, quick=True, seconds=1.0)
     page = write_page(tmp_path, records_in(tmp_path)).read_text()
     held = int(artefact.claims[2].holds)
-    assert f"of 3 readings and cases, {held} confirmed, 0 tied, {3 - held} refuted; 0" in page
+    assert f"Of 3 readings and cases, {held} confirmed, 0 tied, {3 - held} refuted; 0" in page
     assert "Of 3 statements of the paper, " in page
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kermix.errors import OptionError, RunError
-from kermix.pages.report import Report
+from kermix.pages.page import Page, Repeat
 from kermix.paper.artefact import Claim, Record, Rows, Tick, files_of, ignore, read_record
 from kermix.paper.counts import counted_in_words
 from kermix.runs.provenance import write_json
@@ -38,48 +38,31 @@ def write_page(folder: Path, records: Sequence[Record]) -> Path:
     """Write `index.html`, which holds everything that it shows."""
     claims = [Claim.from_json(claim).as_json() for record in records for claim in record["claims"]]
     found, cases = counted_in_words(claims)
-    page = Report(
-        "The paper, reproduced",
-        "Hu and Principe, A Family of Kernelized Matrix Costs for Multiple-Output Mixture Neural "
-        f"Networks. {found} ({cases}). Each claim is decided by a rule from the numbers in the "
-        "files next to this page.",
-    )
-    missed = [
-        (record["paper"], verdict, text)
-        for record in records
-        for verdict, text, _, _ in claim_rows(record)
-        if verdict != "Confirmed"
-    ]
-    if missed:
-        page.heading("What was not confirmed")
-        page.table(("", "", "claim"), missed, text=True)
-    for record in records:
-        _write_section(page, record, folder)
-    page.heading("Settings")
-    for record in records:
-        page.text(record["paper"])
-        page.table(("setting", "value"), list(record["settings"].items()), text=True)
-    page.heading("Repeat it")
-    page.code("\n".join(dict.fromkeys(record["command"] for record in records)))
-    return page.save(folder / PAGE)
+    commands = dict.fromkeys(record["command"] for record in records)
+    page = Page("paper", "The paper, reproduced", {
+        "found": found,
+        "cases": cases,
+        "missed": [(record["paper"], verdict, text) for record in records
+                   for verdict, text, _, _ in claim_rows(record) if verdict != "Confirmed"],
+        "records": [_shown(record, folder) for record in records],
+    })  # fmt: skip
+    return page.repeated_by(Repeat("\n".join(commands))).save(folder / PAGE)
 
 
-def _write_section(page: Report, record: Record, folder: Path) -> None:
-    """The picture, the claims and the small tables of one figure or table."""
-    page.heading(f"{record['title']} ({record['paper']})")
-    if record["quick"]:
-        page.text("Quick version: fewer seeds, steps and points than the full one.")
-    page.image((folder / f"{record['paper']}.png").read_bytes(), record["caption"])
-    page.table(("", "claim", "rule", "numbers"), claim_rows(record), text=True)
-    for note in record["notes"]:
-        page.text(note)
-    for name, rows in record["tables"].items():
-        if 0 < len(rows) <= MOST_ROWS:
-            page.text(f"{name.capitalize()}:")
-            page.table(list(rows[0]), _cells(rows))
+def _shown(record: Record, folder: Path) -> dict[str, Any]:
+    """What the page shows of a figure or table."""
     machine = record["machine"]
     where = machine["gpu"] or f"{machine['cores']} cores of {machine['cpu']}"
-    page.text(f"{record['seconds']:.0f} seconds on {where}, commit {record['commit']}.")
+    tables = [(name, list(rows[0]), _cells(rows)) for name, rows in record["tables"].items()
+              if 0 < len(rows) <= MOST_ROWS]  # fmt: skip
+    return {
+        **record,
+        "png": (folder / f"{record['paper']}.png").read_bytes(),
+        "claims": claim_rows(record),
+        "tables": tables,
+        "settings": list(record["settings"].items()),
+        "made": f"{record['seconds']:.0f} seconds on {where}, commit {record['commit']}.",
+    }
 
 
 def _cells(rows: Rows) -> list[list[object]]:
