@@ -93,7 +93,7 @@ def read_as(run: Run, said: Reading) -> Reading:
     for name, kind in said.kinds.items():
         if kinds.get(name, kind) != kind:
             raise OptionError(f"{name}={kind}: in the run {run.folder} it is a {kinds[name]}.")
-    names = ("delimiter", "decimal", "encoding", "header")
+    names = ("delimiter", "decimal", "encoding", "header", "missing", "sheet")
     own: dict[str, Any] = {name: options[name] for name in names if name in options}
     return schema.reading(**{**own, **said.said()})
 
