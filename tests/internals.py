@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     import kermix.linalg.nuclear as nuclear_module
     import kermix.linalg.polar as polar_module
     import kermix.mixtures.closed_forms as closed_forms_module
-    import kermix.networks.product_functions as product_functions_module
+    import kermix.networks.product_layers as product_layers_module
     import kermix.networks.scaled as scaled_module
     import kermix.pages.figures as figures_module
     import kermix.pages.report as report_module
@@ -173,7 +173,6 @@ if TYPE_CHECKING:
         build_image_model,
         cached_backward,
     )
-    from kermix.images.image_em import em_pass, product_em_pass
     from kermix.images.image_quality import class_balance, neighbourhoods, parzen, stacked_modes
     from kermix.images.image_quality import nearest as image_quality_nearest
     from kermix.images.spaces import SPACES, Pooled, RandomFeatures, make_space
@@ -228,18 +227,19 @@ if TYPE_CHECKING:
         set_binned_statistics,
         set_row_statistics,
     )
-    from kermix.networks.product_functions import (
-        gaussian,
-        gaussian_norm,
-        gaussian_sums,
-        mean_square,
-    )
     from kermix.networks.product_images import (
         GaussianProductClassifier,
         image_patches,
         whitening_map,
     )
-    from kermix.networks.product_layers import GaussianLayer, GaussianOutput
+    from kermix.networks.product_layers import (
+        GaussianLayer,
+        GaussianOutput,
+        gaussian,
+        gaussian_norm,
+        gaussian_sums,
+        mean_square,
+    )
     from kermix.networks.product_rows import FARTHEST_EXPONENT, FORMS, BoundedNorm, GaussianProduct
     from kermix.networks.scaled import ScaledModel, Scaler, column_moments, evaluating
     from kermix.pages.figures import save_png, sheet
@@ -286,7 +286,7 @@ if TYPE_CHECKING:
         pair_chart,
         typical_rows,
     )
-    from kermix.tables.compare.dense_details import MatrixStatistics
+    from kermix.tables.compare.cost_details import MatrixStatistics
     from kermix.tables.compare.result import TITLES
     from kermix.tables.compare.sketch_comparison import drift
     from kermix.tables.compare.verdict import auc_text
@@ -368,11 +368,13 @@ if TYPE_CHECKING:
     from kermix.training.mixture_em import (
         KINDS,
         PASSES,
-        REVIVING_PASSES,
+        RESTARTING_PASSES,
         EMRows,
-        first_state,
-        improved,
-        improved_with_gaps,
+        EMRowsWithGaps,
+        em,
+        em_pass,
+        kmeans_start,
+        product_em_pass,
     )
     from kermix.training.mixture_search import (
         MixtureColumnScale,
@@ -390,32 +392,31 @@ if TYPE_CHECKING:
         ColumnPlace,
         ColumnScores,
         ColumnsScores,
+        ColumnStatistics,
         MiddleRanks,
         PairScores,
+        _in_own_margins,
         legendre,
+        pairs_to_look_at,
         places_of_names,
     )
     from kermix.two_sample.cost_statistics import (
         COST_RIDGE,
         TILE,
         CostStatistics,
+        EnergyStatistic,
         WeightedMoments,
         bures_form,
+        line_energy,
     )
     from kermix.two_sample.cost_test import COSTS as cost_test_COSTS
     from kermix.two_sample.cost_test import cost_tests
-    from kermix.two_sample.energy import EnergyStatistic, line_energy
     from kermix.two_sample.error_bars import (
         groups,
         halves,
         jackknife_error,
         mean_measures,
         standard_error,
-    )
-    from kermix.two_sample.evidence import (
-        ColumnStatistics,
-        _in_own_margins,
-        pairs_to_look_at,
     )
     from kermix.two_sample.kernel_family import Kernels, KernelStatistics
     from kermix.two_sample.mean_test import FEWEST_ROWS, mean_test

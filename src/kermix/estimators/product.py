@@ -66,6 +66,7 @@ ROWS_TO_SPLIT = 20
 # Held out of each network where nothing is said: one epoch and one number are found with them.
 SHARE_HELD_OUT, MOST_HELD_OUT = 0.1, 250
 FARTHEST = 1e6  # usual deviations: what is farther is as far, for all Gaussians
+ROWS_AT_ONCE = 128  # of answers, whose features then stay in a processor's cache
 SIZES = ("n_terms", "width", "depth", "n_members", "max_epochs", "n_iter_no_change")
 # Terms and epochs of a classifier where nothing is said: more classes need more of both, and the
 # trees of boosting, whose time is the measure, are as many as the classes, or one for two.
@@ -241,8 +242,7 @@ class ProductEstimator(BaseEstimator):
             scaled = self._bins.inputs(scaled.numpy())
         else:
             scaled = scaled.clamp(*self._ends)
-        parts = scaled.split(1024)
-        return torch.cat([self.network_(part) for part in parts])
+        return torch.cat([self.network_(part) for part in scaled.split(ROWS_AT_ONCE)])
 
     def _scaled(self, rows: Tensor) -> Tensor:
         scaled = (rows - self.scaler_.location) / self.scaler_.scale

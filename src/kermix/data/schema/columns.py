@@ -323,8 +323,8 @@ class NumberColumn(Column):
         return _with_gaps(codes, empty, self, table, unseen, first_row), scores
 
     def with_gaps(self, column: Any) -> Any:
-        """Cells without the marks that stand for gaps among written numbers, such as "-"."""
-        if self.form is None or family(column.type) != "text":
+        """Cells without the marks that stand for gaps among written numbers or times: "-"."""
+        if (self.form is None and self.text is None) or family(column.type) != "text":
             return column
         return without_marks(column)
 
