@@ -246,10 +246,10 @@ class _DistinctRows:
 def uncounted_copies(rows: ComparedRows, area: float | None, lower: float) -> Copies:
     r"""What copies of rows may have done to the p-value of samples that differ.
 
-    They are left out where they cannot be all that differs. Were all equal rows of a sample copies
-    of one another, errors were $\sqrt{\sum c^2 / n}$ times as large, with `c` copies of each; where
-    the AUC is above chance even then, copies do not explain it. A row that is a share `f` of one
-    sample more than of the other lifts the AUC to at most (1 + f) / 2.
+    They are left out where they cannot be all that differs. If all equal rows of a sample are
+    copies of one another, errors are $\sqrt{\sum c^2 / n}$ times as large, with `c` copies of
+    each: where the AUC is above chance even then, copies do not explain it. A row that is a share
+    `f` of one sample more than of the other lifts the AUC to at most (1 + f) / 2.
 
     Args:
         rows: Of both samples.

@@ -338,8 +338,8 @@ def _memorizing(data: JudgedData, seed: int) -> tuple[Memorizing, list[Score], l
             within = _within(data, panel, [at_real, data.n + at_fake, both + at_held])
     by_chance = math.inf
     if data.table:
-        both = data.every.pooled[torch.cat([at_real, data.n + at_fake])]
-        compared = ComparedRows(both, len(at_real), data.every.names, data.every.mixed)
+        pooled = data.every.pooled[torch.cat([at_real, data.n + at_fake])]
+        compared = ComparedRows(pooled, len(at_real), data.every.names, data.every.mixed)
         by_chance = equal_pairs_by_columns(compared)
     found = memorizing(
         data.real[at_real], data.fake[at_fake], held, _own_units(data)[at_real], within, by_chance

@@ -307,7 +307,8 @@ def _against(
         off = max(SURE * (ratio.error or 0.0), 0.02)
         word = "less" if ratio.value < 1 - off else "more" if ratio.value > 1 + off else ""
         if word:
-            found.append(f"they are {word} diverse (Vendi score {ratio.value:.2f} times that of real data)")
+            times = f"Vendi score {ratio.value:.2f} times that of real data"
+            found.append(f"they are {word} diverse ({times})")
         elif not found:
             found.append("no mode stands out as missing or invented, and they are as diverse")
     return found

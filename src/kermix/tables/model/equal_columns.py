@@ -220,9 +220,7 @@ def unequal_twins(
 def check_twins(schema: Schema, twins: Twins, frame: Frame, encoded: EncodedTable) -> None:
     """Refuse rows in which columns differ that never did: their density is zero."""
     for found in unequal_twins(schema, twins, frame, encoded):
-        raise SchemaError(
-            f"{found.why} ({int(found.rows.sum())} such rows); the density is zero."
-        )
+        raise SchemaError(f"{found.why} ({int(found.rows.sum())} such rows); the density is zero.")
 
 
 @dataclass(frozen=True)
