@@ -159,7 +159,8 @@ class Verdict:
         return (
             "Rows of both sets belong together in pairs: a classifier does worse than chance (AUC "
             f"{auc_text(self.effect)}; 0.5 is chance), as it does where one set was made from "
-            "rows of the other. The p-value takes them as independent, and is too large."
+            "rows of the other, or both have a row for each of the same things. The p-value takes "
+            "them as independent, and is too large."
         )
 
     def of_copies(self) -> list[str]:

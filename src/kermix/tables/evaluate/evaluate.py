@@ -327,12 +327,12 @@ def _memorizing(data: JudgedData, seed: int) -> tuple[Memorizing, list[Score], l
 
     at_real, at_fake = some(data.n, AMONG), some(len(data.fake), NEAREST_ROWS)
     held = within = panel = None
+    if data.table:
+        few = at_real[looked_at(len(at_real))]
+        panel = panel_of({n: data.every.column(n, few) for n in data.every.names})
     if data.held_out is not None:
         at_held = some(len(data.held_out), NEAREST_ROWS)
         held = data.held_out[at_held]
-        if data.table:
-            few = at_real[looked_at(len(at_real))]
-            panel = panel_of({n: data.every.column(n, few) for n in data.every.names})
         if panel is not None:
             both = len(data.points)
             within = _within(data, panel, [at_real, data.n + at_fake, both + at_held])

@@ -169,7 +169,9 @@ def answer_of(
     copied = [] if memory is None else _copied(memory, level_of_copies)
     against = _against(scores, invented, missed) if verdict.different else []
     far = [] if memory is None else _far(memory)
-    alike = [] if copied else _alike(verdict)
+    # Held-out rows tell near copies better, and rows of a panel are pairs by nature.
+    known = memory is None or memory.held_out or memory.entity
+    alike = [] if copied or known else _alike(verdict)
     against += [*copied, *alike, *far]
     headline = _headline(verdict)
     parts = [headline]
