@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     import kermix.mixtures.closed_forms as closed_forms_module
     import kermix.networks.product_layers as product_layers_module
     import kermix.networks.scaled as scaled_module
-    import kermix.pages.figures as figures_module
-    import kermix.pages.report as report_module
     import kermix.paper.artefact as artefact_module
     import kermix.paper.as_written as as_written_module
     import kermix.paper.classification as classification_module
@@ -242,8 +240,8 @@ if TYPE_CHECKING:
     )
     from kermix.networks.product_rows import FARTHEST_EXPONENT, FORMS, BoundedNorm, GaussianProduct
     from kermix.networks.scaled import ScaledModel, Scaler, column_moments, evaluating
-    from kermix.pages.figures import save_png, sheet
-    from kermix.pages.report import Report, png_of
+    from kermix.pages.page import Page, Repeat
+    from kermix.pages.sheets import save_png, sheet
     from kermix.paper.artefact import Claim, read_record
     from kermix.paper.catalogue import ARTEFACTS, chosen, judge_again, records_in, write_page
     from kermix.paper.generation import METHODS, GenerationTraining, SampleTask
@@ -280,12 +278,8 @@ if TYPE_CHECKING:
         new_and_gone,
         number_text,
     )
-    from kermix.tables.compare.comparison_page import (
-        column_chart,
-        comparison_report,
-        pair_chart,
-        typical_rows,
-    )
+    from kermix.tables.compare.column_charts import column_chart, pair_chart
+    from kermix.tables.compare.comparison_page import comparison_report, typical_rows
     from kermix.tables.compare.cost_details import MatrixStatistics
     from kermix.tables.compare.result import TITLES
     from kermix.tables.compare.sketch_comparison import drift
@@ -344,9 +338,10 @@ if TYPE_CHECKING:
     from kermix.tables.model.training_rows import OtherRows, RowStore, TableRows, table_split
     from kermix.tables.model.training_rows import split_rows as training_rows_split_rows
     from kermix.tables.runs.answers import drawn_parts
+    from kermix.tables.runs.conditionals import conditionals_of, strongest_pairs
+    from kermix.tables.runs.run_pages import conditional_cards
     from kermix.tables.runs.table_fit import TABLE_SETTINGS, why_table_model
     from kermix.tables.runs.table_mixture import TableMixture, has_densities
-    from kermix.tables.runs.table_page import conditionals_figure, conditionals_of, strongest_pairs
     from kermix.tables.runs.table_quality import detection_score, grouped, judge_samples
     from kermix.tables.runs.table_run import TableRun
     from kermix.tables.runs.target_fit import split_for_target
