@@ -69,9 +69,7 @@ def score(
     named, ids, values = _scored(opened, data, reading, id_column, orders)
     order = np.argsort(values, kind="stable") if sort else np.arange(len(values))
     _write(out, named, ids.take(order) if sort or id_column is not None else None, values[order])
-    error = f" ± {values.std() / len(values) ** 0.5:.4f}" if len(values) > 1 else ""
-    rows = counted(len(values), "row")
-    say(f"mean log-density {values.mean():.4f}{error} nats over {rows}")
+    say(_mean_of(values))
     if out is not None:
         say(f"Log-densities: {out}")
 
@@ -90,6 +88,20 @@ def _write(out: Path | None, named: str, ids: Any, values: "np.ndarray") -> None
     else:
         names = [str(cell) for cell in ids.to_pylist()]
         print_lines(csv_lines([[named, "log_density"], *zip(names, texts, strict=True)]))
+
+
+def _mean_of(values: "np.ndarray") -> str:
+    """The mean and its standard error, in words; rows of density zero are counted apart."""
+    import numpy as np
+
+    some = values[np.isfinite(values)]
+    if not len(some):
+        return "no row has a log-density above -inf"
+    error = f" ± {some.std() / len(some) ** 0.5:.4f}" if len(some) > 1 else ""
+    left = len(values) - len(some)
+    rest = f" (without {counted(left, 'row')} of -inf)" if left else ""
+    rows = counted(len(some), "row")
+    return f"mean log-density {some.mean():.4f}{error} nats over {rows}{rest}"
 
 
 def _scored(

@@ -143,11 +143,6 @@ class TableModel(TableAnswers, BaseEstimator):
     def _check_fitted(self) -> None:
         check_is_fitted(self, "network_")
 
-    def _generator(self, random_state: Any) -> torch.Generator:
-        if isinstance(random_state, torch.Generator):
-            return random_state
-        return torch.Generator(self._cells.device).manual_seed(seed_from(random_state))
-
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the model to a table.
 
