@@ -355,7 +355,7 @@ class Run:
         """A trainer at the last checkpoint, or at the first step if there is none."""
         self.check_sizes()
         trainer = self.kind.trainer(self, data)
-        if trainer.main_says(self.last.exists()):
+        if trainer.broadcast_from_main(self.last.exists()):
             trainer.load(self.last)
         return trainer
 
