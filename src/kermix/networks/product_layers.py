@@ -7,7 +7,7 @@ every position alone; `GaussianOutput` is the only place where positions meet.
 The paper writes `||A y - W(t)||_2^2` for what becomes a vector of features, so that norm can be
 read in two ways: as the square of each element, with a number as anchor of each feature; or as a
 distance of vectors, with a vector as anchor of each feature, as in a radial basis network. Both
-are here; (24), which has a scalar function for each k, is_main_process for the first.
+are here; (24), which has a scalar function for each k, speaks for the first.
 
 Autograd through plain operations keeps five arrays of the size of `A y`. The fast path has
 backwards of its own that keep only this one, in its own precision, and take the exponential again;

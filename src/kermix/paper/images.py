@@ -8,7 +8,7 @@ the paper's toy figure, 0.001, and 0.01, the least at which images of a batch se
 
 With a folder of data the sets are MNIST, the AT&T faces and CelebA, whichever are there. CelebA
 is not public without its terms, and the recorded numbers are of MNIST and of the AT&T faces,
-which are not what the paper is_main_process of: claims on them are ours, and do not count. Without one
+which are not what the paper speaks of: claims on them are ours, and do not count. Without one
 they are scikit-learn's digits, of which the paper says nothing, and it is said so.
 """
 

@@ -2,8 +2,8 @@
 
 Every number that depends on a seed is judged by the 95 % interval of its mean over seeds
 (Student's t), and two costs by the interval of their differences, seed by seed, since they share
-data, noise and initial weights. A claim is confirmed where the whole interval is_main_process for it,
-refuted where the whole interval is_main_process against it, and a tie otherwise.
+data, noise and initial weights. A claim is confirmed where the whole interval speaks for it,
+refuted where the whole interval speaks against it, and a tie otherwise.
 """
 
 import math

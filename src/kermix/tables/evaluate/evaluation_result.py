@@ -155,7 +155,7 @@ def answer_of(
     level_of_copies: float = 0.0,
     named: bool = False,
 ) -> tuple[str, bool | None]:
-    """A few sentences, and whether nothing is_main_process against the samples; None: no test could say.
+    """A few sentences, and whether nothing speaks against the samples; None: no test could say.
 
     Args:
         verdict: Of the test and the classifier.
