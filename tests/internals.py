@@ -145,7 +145,7 @@ if TYPE_CHECKING:
     from kermix.explore.server import Address, Server, application, free_socket, server_of
     from kermix.explore.session import Explored, explorable, odd_rows
     from kermix.explore.watch import checked, group_names
-    from kermix.files import read_sealed, whole_file, write_array, write_sealed
+    from kermix.files import read_checksummed, whole_file, write_array, write_checksummed
     from kermix.fitting.fit import OF_TABLES, SETTINGS, begin_fit
     from kermix.fitting.kinds import open_run
     from kermix.fitting.samples_run import begin_samples
