@@ -7,9 +7,9 @@ a process of its own:
 - repeated: the command that the whole run has stored, executed as it is printed.
 - killed: the same command, ended by SIGKILL at a random moment of its training (a step that is
   drawn has been reported, and a random part of the time between two reports has passed), and
-  continued by `kermix resume`. A moment counts if the process was ended by that signal after training had
-  begun (there is a `metrics.csv`) and before its last step (the last checkpoint, if there is one,
-  is of an earlier step); another is drawn else.
+  continued by `kermix resume`. A moment counts if the process was ended by that signal after
+  training had begun (there is a `metrics.csv`) and before its last step (the last checkpoint, if
+  there is one, is of an earlier step); another is drawn else.
 
 Compared bit for bit are all tensors of the checkpoints that a finished run has, and the reports
 in `metrics.csv`, but for seconds.
