@@ -62,6 +62,8 @@ __all__ = [
 DELIMITERS = ",;\t|"
 DECIMAL_COMMA = re.compile(r"[-+]?(\d+|\d{1,3}(\.\d{3})+),\d+([eE][-+]?\d+)?")
 WITHOUT_COMMA = re.compile(r"[-+]?(\d+|\d{1,3}(\.\d{3})+)")
+DECIMAL_POINT = re.compile(r"[-+]?\d*\.(\d{1,2}|\d{4,})")
+THREE_DIGITS = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
 DATE = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
 # Conventions: lines that are looked at, what may be a year, and from how many columns on a header
 # of numbers is judged by their scale.
@@ -205,15 +207,19 @@ def _delimiter(text: str) -> str:
 def _has_decimal_commas(rows: Sequence[Sequence[str]]) -> bool:
     """Whether there is a column of numbers of which some have a comma, and none a point.
 
-    Points between thousands are no decimal points.
+    Points between thousands are no decimal points; where another column has decimal points,
+    commas before three digits are those between thousands.
     """
+    commas = clear = points = False
     for column in zip(*rows, strict=False):
         filled = [c for c in map(str.strip, column) if c not in GAPS]
-        if any(DECIMAL_COMMA.fullmatch(c) for c in filled) and all(
-            DECIMAL_COMMA.fullmatch(c) or WITHOUT_COMMA.fullmatch(c) for c in filled
-        ):
-            return True
-    return False
+        having = [c for c in filled if DECIMAL_COMMA.fullmatch(c)]
+        points = points or (bool(filled) and _are_numbers(filled, ".") and any(
+            DECIMAL_POINT.fullmatch(c) for c in filled))  # fmt: skip
+        if having and all(c in having or WITHOUT_COMMA.fullmatch(c) for c in filled):
+            commas = True
+            clear = clear or not all(THREE_DIGITS.fullmatch(c) for c in having)
+    return commas and (clear or not points)
 
 
 def _names(text: str, first: Sequence[str], delimiter: str, name: str) -> tuple[str, ...]:
