@@ -10,9 +10,9 @@ that of commit `acf440aa`, whose source git gives.
 - forms: 240 files with money, units, dates and codes (`benchmarks.reading_forms`), judged by what
   their columns are in the end, and whether they are written back to the letter.
 - tables: real tables, read by both; equal means types, cells, notes and how cells are written.
-  Where only one of them reads a table, its error by the other is given.
-- faults: files with a fault each (`tests/table_faults.py`; `tests` is on `PYTHONPATH`), and whether
-  both readers refuse them.
+  Where only one of them reads a table, the error of the other is given.
+- faults: files with a fault each (`tests/table_faults.py`, with `tests` on `PYTHONPATH`), and
+  whether both readers refuse them.
 - engines: all cells as text by Arrow, DuckDB and Polars, with the delimiter and encoding that are
   known. An engine is wrong about a file if a cell differs, or if a ragged row is not refused.
 - speed: seconds to read flights from CSV, typed, by one and two threads; by the clock, and of the

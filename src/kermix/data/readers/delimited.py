@@ -22,22 +22,18 @@ from kermix.data.readers.common import (
     GAPS,
     CsvForm,
     Reading,
+    check_expanded,
     counted,
     is_number,
     kind_of_file,
     listed,
     load_pyarrow,
+    most_bytes,
     opened,
     size_of,
-)
-from kermix.data.readers.formats import (
-    PART_BYTES,
-    FileLook,
-    Part,
-    check_expanded,
-    most_bytes,
     unpacking,
 )
+from kermix.data.readers.formats import PART_BYTES, FileLook, Part
 from kermix.data.readers.text_columns import (
     CellType,
     ColumnJudge,
@@ -210,16 +206,22 @@ def _has_decimal_commas(rows: Sequence[Sequence[str]]) -> bool:
     Points between thousands are no decimal points; where another column has decimal points,
     commas before three digits are those between thousands.
     """
-    commas = clear = points = False
-    for column in zip(*rows, strict=False):
-        filled = [c for c in map(str.strip, column) if c not in GAPS]
-        having = [c for c in filled if DECIMAL_COMMA.fullmatch(c)]
-        points = points or (bool(filled) and _are_numbers(filled, ".") and any(
-            DECIMAL_POINT.fullmatch(c) for c in filled))  # fmt: skip
-        if having and all(c in having or WITHOUT_COMMA.fullmatch(c) for c in filled):
-            commas = True
-            clear = clear or not all(THREE_DIGITS.fullmatch(c) for c in having)
-    return commas and (clear or not points)
+    columns = [[c for c in map(str.strip, column) if c not in GAPS]
+               for column in zip(*rows, strict=False)]  # fmt: skip
+    commas = [having for column in columns if (having := _with_comma(column))]
+    clear = not all(THREE_DIGITS.fullmatch(c) for having in commas for c in having)
+    return bool(commas) and (clear or not any(map(_has_points, columns)))
+
+
+def _with_comma(column: Sequence[str]) -> list[str]:
+    """The cells with a decimal comma, if all cells of a column are numbers that may have one."""
+    having = [c for c in column if DECIMAL_COMMA.fullmatch(c)]
+    fits = all(c in having or WITHOUT_COMMA.fullmatch(c) for c in column)
+    return having if fits else []
+
+
+def _has_points(column: Sequence[str]) -> bool:
+    return _are_numbers(column, ".") and any(DECIMAL_POINT.fullmatch(c) for c in column)
 
 
 def _names(text: str, first: Sequence[str], delimiter: str, name: str) -> tuple[str, ...]:
