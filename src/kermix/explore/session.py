@@ -22,12 +22,11 @@ from kermix.errors import KermixError, OptionError, RunError, SchemaError
 from kermix.explore.query_service import Answering, QueryService
 from kermix.explore.scales import texts
 from kermix.explore.watch import Fitting, Preview, checked, history, saved_quality
-from kermix.fitting.fit import open_run
-from kermix.fitting.samples_run import FitRun
-from kermix.runs.folder import is_held
+from kermix.fitting.kinds import open_run
+from kermix.runs.folder import FIT, TABLE, TARGET, is_held
 from kermix.runs.run import Run
 from kermix.tables.runs.table_mixture import TableMixture
-from kermix.tables.runs.table_run import TableRun
+from kermix.tables.runs.table_run import csv_form
 from kermix.tables.runs.training_data import TableData
 from kermix.training.build import split_rows
 
@@ -68,7 +67,7 @@ def odd_rows(
         cells, likely = _cells(model, name, chosen)
         usually = cells[len(worst) :]
         typical = float(usually[np.isfinite(usually)].mean()) if np.isfinite(usually).any() else 0
-        below[:, k] = np.nan_to_num(typical - cells[: len(worst)], nan=0.0)
+        below[:, k] = np.nan_to_num(typical - cells[: len(worst)], nan=0.0, posinf=np.inf)
         expected.append(likely[: len(worst)])
     shown = taken_rows(frame, worst)
     values = {name: texts(shown.columns[name]) for name in names}
@@ -77,15 +76,20 @@ def odd_rows(
     for r, place in enumerate(places):
         order = np.argsort(-below[r], kind="stable")[:REASONS]
         reasons = [
-            {"column": names[k], "nats": float(below[r, k]), "expected": expected[k][r]}
+            {"column": names[k], "nats": _finite(below[r, k]), "expected": expected[k][r]}
             for k in order
             if below[r, k] >= LEAST
         ]
         row = {name: values[name][r] for name in names}
         rows.append({"row": int(place) + frame.first_row, "values": row, "reasons": reasons,
-                     "log_density": float(logs[worst[r]])})  # fmt: skip
-    middle = float(np.median(logs)) if len(logs) else None
+                     "log_density": _finite(logs[worst[r]])})  # fmt: skip
+    middle = _finite(np.median(logs)) if len(logs) else None
     return {"rows": rows, "of": int(frame.rows), "median": middle, "names": names}
+
+
+def _finite(number: float) -> float | None:
+    """A number that JSON can hold: None for the log-density of what was never seen."""
+    return float(number) if np.isfinite(number) else None
 
 
 def _cells(model: Answering, name: str, rows: Frame) -> tuple[np.ndarray, list[str | None]]:
@@ -97,7 +101,8 @@ def _cells(model: Answering, name: str, rows: Frame) -> tuple[np.ndarray, list[s
     else:
         codes, scores = column.encode(cells, rows.name, "unknown"), np.zeros(rows.rows)
     logs = found.log_density(codes.clip(min=0), scores)
-    return np.where(codes < 0, np.nan, logs), texts(found.most_likely())
+    unknown = np.where(np.asarray(cells.is_null().to_numpy()), np.nan, -np.inf)
+    return np.where(codes < 0, unknown, logs), texts(found.most_likely())
 
 
 MOST_COLUMNS = 200
@@ -105,18 +110,18 @@ LONGEST_NAME = 120
 DRAWS = "draws.csv"
 
 
-def explorable(run: Run) -> TableRun | FitRun:
+def explorable(run: Run) -> Run:
     """The run, if it is one of a table that can be asked; refused otherwise, with what to do."""
     told = "explore needs a fit of a table (kermix fit TABLE)"
-    if isinstance(run, TableRun) and run.target_alone:
+    if run.kind.name == TARGET:
         raise OptionError(
             f"{run.folder}: a model of one column given all others; {told}, which has them all."
         )
-    if isinstance(run, TableRun):
+    if run.kind.name == TABLE:
         return run
-    if not isinstance(run, FitRun):
+    if run.kind.name != FIT:
         raise OptionError(f"{run.folder}: a model of images; {told}.")
-    if run.image is not None:
+    if run.config["image"] is not None:
         raise OptionError(f"{run.folder}: a fit of images; {told}.")
     if (count := len(run.config["columns"])) > MOST_COLUMNS:
         raise OptionError(
@@ -171,7 +176,7 @@ class Explored:
         fit: Whether to train it, in a process of its own.
     """
 
-    def __init__(self, run: TableRun | FitRun, data: Any = None, fit: bool = False) -> None:
+    def __init__(self, run: Run, data: Any = None, fit: bool = False) -> None:
         self.run, self._data, self._why = run, data, ""
         self._lock = threading.Lock()
         self._questions: QueryService | None = None
@@ -232,7 +237,7 @@ class Explored:
         if state != "ready":
             raise RunError(self._not_yet(state))
         if self._questions is None:
-            if isinstance(self.run, FitRun):
+            if self.run.kind.name == FIT:
                 schema = self.data().schema
                 mixture = self.run.model().mixture()
                 # Densities as `kermix score` has them.
@@ -272,7 +277,7 @@ class Explored:
         """The history of the training, and samples of the best model so far."""
         rows = history(self.run.folder)
         told = {**self.told(), "history": rows, "total": self.run.settings.steps}
-        if isinstance(self.run, TableRun) and told["state"] in ("training", "keeping"):
+        if self.run.kind.name == TABLE and told["state"] in ("training", "keeping"):
             if self._preview is None:
                 data = self.data()
                 with self._lock:
@@ -323,7 +328,7 @@ class Explored:
         if not isinstance(safe, bool):
             raise OptionError(f"safe={safe!r}: true or false.")
         parts = self.questions().draw_parts(given, count, seed, on_rows=on_rows)
-        form = self.run.csv_form(DRAWS) if isinstance(self.run, TableRun) else CsvForm()
+        form = csv_form(self.run, DRAWS) if self.run.kind.name == TABLE else CsvForm()
         text = CsvText(form, DRAWS)
         for table in parts:
             yield b"".join(text.pieces(spreadsheet_safe(table) if safe else table))
@@ -334,9 +339,9 @@ class Explored:
             self.fitting.stop()
 
 
-def _split(run: TableRun | FitRun, data: TableData) -> tuple[np.ndarray, np.ndarray]:
+def _split(run: Run, data: TableData) -> tuple[np.ndarray, np.ndarray]:
     """Which rows were held out, and which trained with."""
-    if isinstance(run, TableRun):
+    if run.kind.name == TABLE:
         return data.split(run.settings)
     rows = torch.arange(data.rows)[:, None]
     parts = split_rows(rows, run.settings.seed)

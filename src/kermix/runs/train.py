@@ -216,7 +216,7 @@ def _check_same_data(trainer: Trainer[Any], run: Run) -> None:
     """Nodes read the data each for itself: they must find the same."""
     if run.ranks[:2] == (1, 1):
         return
-    mine, main = run.config["fingerprint"], trainer.main_says(run.config["fingerprint"])
+    mine, main = run.config["fingerprint"], trainer.broadcast_from_main(run.config["fingerprint"])
     if mine != main:
         raise RankError(
             f"{run.config['data']} is not the same here as on rank 0 (fingerprints {mine} and "
@@ -229,9 +229,9 @@ def _progress(run: Run, trainer: Trainer[Any], show: bool) -> Iterator[dict[str,
     if not show:
         yield {}
         return
-    label = "classify" if run.kind == "classify" else "fit"
+    label = run.config["command"][1]
     with progress_bar(label, trainer.total, trainer.step) as (bar, task):
         yield {
             "on_step": lambda step: bar.update(task, completed=step),
-            "on_report": lambda row: bar.update(task, **run.shown(row)),
+            "on_report": lambda row: bar.update(task, **run.kind.shown(run, row)),
         }
