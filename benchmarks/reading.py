@@ -281,7 +281,9 @@ def _engine(
 def _answer(read: Callable[[Path, TextFile], Any], path: Path, file: TextFile) -> str:
     try:
         found = read(path, file)
-    except Exception:  # noqa: BLE001
+    except BaseException as error:  # a panic of Polars, too
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
         return "refused although right" if file.columns is not None else "faults refused"
     if file.columns is None:
         return "faults read"
