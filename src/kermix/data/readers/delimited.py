@@ -60,7 +60,7 @@ DECIMAL_COMMA = re.compile(r"[-+]?(\d+|\d{1,3}(\.\d{3})+),\d+([eE][-+]?\d+)?")
 WITHOUT_COMMA = re.compile(r"[-+]?(\d+|\d{1,3}(\.\d{3})+)")
 DECIMAL_POINT = re.compile(r"[-+]?\d*\.(\d{1,2}|\d{4,})")
 THREE_DIGITS = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
-DATE = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
+DATE = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?|\d\d:\d\d(:\d\d)?")
 # Conventions: lines that are looked at, what may be a year, and from how many columns on a header
 # of numbers is judged by their scale.
 LINES, YEARS, FEW = 50, range(1700, 2301), 3
@@ -206,11 +206,15 @@ def _has_decimal_commas(rows: Sequence[Sequence[str]]) -> bool:
     Points between thousands are no decimal points; where another column has decimal points,
     commas before three digits are those between thousands.
     """
-    columns = [[c for c in map(str.strip, column) if c not in GAPS]
-               for column in zip(*rows, strict=False)]  # fmt: skip
+    columns = _filled_columns(rows)
     commas = [having for column in columns if (having := _with_comma(column))]
     clear = not all(THREE_DIGITS.fullmatch(c) for having in commas for c in having)
     return bool(commas) and (clear or not any(map(_has_points, columns)))
+
+
+def _filled_columns(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    return [[c for c in map(str.strip, column) if c not in GAPS]
+            for column in zip(*rows, strict=False)]  # fmt: skip
 
 
 def _with_comma(column: Sequence[str]) -> list[str]:
@@ -245,9 +249,9 @@ def _names(text: str, first: Sequence[str], delimiter: str, name: str) -> tuple[
 
 def _is_header(rows: Sequence[Sequence[str]], decimal: str) -> tuple[bool, bool]:
     """Whether the first line holds names, and whether that can be doubted."""
-    cells = [c.strip() for c in rows[0]]
+    cells = ["" if c.strip() in GAPS else c.strip() for c in rows[0]]
     below = [r for r in rows[1:] if len(r) == len(cells)]
-    columns = [[c.strip() for c in column if c.strip()] for column in zip(*below, strict=False)]
+    columns = _filled_columns(below)
     above = list(zip(cells, columns, strict=False))
     if not _are_numbers([c for c in cells if c], decimal):
         return _beside_words(above, decimal)
