@@ -620,10 +620,11 @@ class TableModel(TableAnswers, BaseEstimator):
             if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
                 raise ValueError("its weights are not finite")
             network.load_state_dict(tensors)
+            network.eval().try_out()
+            check_count("orders", model.orders, 1)
             kept, frame = int(content["n_iter"]), content["frame"]
             check_option("frame", frame, FRAME_KINDS)
-        network = network.eval().to(device)
-        return model.with_network(network, schema, [], kept, frame)
+        return model.with_network(network.to(device), schema, [], kept, frame)
 
     def with_network(
         self,
