@@ -119,9 +119,9 @@ def test_what_a_network_cannot_hold_together_is_refused_where_it_is_read(
     seed, model_file, tmp_path
 ):
     """Seen before: these were read, and failed raw when rows were drawn."""
-    tensors, content = altered(*read_sealed(model_file, ""), seed)
+    tensors, content = altered(*read_checksummed(model_file, ""), seed)
     path = tmp_path / "altered.safetensors"
-    write_sealed(path, tensors, json.dumps(content), "")
+    write_checksummed(path, tensors, json.dumps(content), "")
     with pytest.raises(
         errors.RunError, match=r"altered\.safetensors: damaged, or changed by hand"
     ):

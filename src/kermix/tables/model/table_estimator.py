@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from kermix.checks import check_option, row_weights, seed_from
+from kermix.checks import check_count, check_option, row_weights, seed_from
 from kermix.data.readers.common import Reading
 from kermix.data.readers.frames import FRAME_KINDS, Frame
 from kermix.data.readers.reading import read_frame
