@@ -141,8 +141,10 @@ def bars(
         show: Values that are shown even if they are rare.
         mark: A value to be marked.
     """
+    known = [not np.isnan(shares).all() for shares in sets]
     shares = np.nan_to_num(np.array(sets, float))  # (sets, values)
-    shown, told = _shown_values(shares, [*show, *([] if mark is None else [mark])]), list(names)
+    shown = _shown_values(shares, [*show, *([] if mark is None else [mark])])
+    told = [name or "(empty)" for name in names]
     if len(shown) < len(told):
         shares = np.column_stack([shares, 1 - shares[:, shown].sum(1)])
         told.append(f"{len(names) - len(shown)} others")
@@ -159,7 +161,7 @@ def bars(
                 height=tall)
             for j, (width, kind) in enumerate(zip(widths, KINDS, strict=False))
         ]  # fmt: skip
-        percents = ", ".join(_percent(share) for share in shares[:, k])
+        percents = ", ".join(_percent(share) for share in shares[known, k])
         shapes.append(text_at(left + widths.max() + 4, top + 12, f"{percents} %"))
         if k == mark:
             shapes.append(tag("path", d=f"M{left - 2},{top - 1}v17", kind="mark"))
@@ -275,7 +277,7 @@ def curves(
 ) -> Svg:
     """Lines by name, as of a training: pairs of a step and a number."""
     points = {name: np.array(pairs, float).reshape(-1, 2) for name, pairs in lines.items()}
-    every = np.concatenate(list(points.values()))
+    every = np.concatenate([np.empty((0, 2)), *points.values()])
     plot = Plot(Axis.over(every[:, 0], label=across), Axis.over(every[:, 1], label=up), about)
     for (name, pairs), kind in zip(points.items(), KINDS, strict=False):
         plot.line(pairs[:, 0], pairs[:, 1], kind, name)
