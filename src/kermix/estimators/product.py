@@ -17,9 +17,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from kermix.checks import check_sizes
+from kermix.checks import check_sizes, row_weights, seed_from
 from kermix.errors import OptionError, SampleError
-from kermix.estimators.kernel_mixture import seed_from
 from kermix.networks.product_binned import MOST_VALUES, ColumnBins, draw_in
 from kermix.networks.product_rows import GaussianProduct, ProductForm
 from kermix.networks.scaled import Scaler
@@ -34,28 +33,8 @@ __all__ = [
     "ProductRegressor",
     "as_before_if_it_fails",
     "hold_out_rare",
-    "row_weights",
     "with_weight",
 ]
-
-
-def row_weights(given: Any, rows: int) -> np.ndarray:  # (rows,), float32
-    """Weights as shares of the largest, some of which may be 0.
-
-    Example:
-        >>> row_weights([1, 0, 2], 3).tolist()
-        [0.5, 0.0, 1.0]
-    """
-    try:
-        weights = np.asarray(given, dtype=np.float64)
-    except (TypeError, ValueError):
-        weights = np.empty(0)  # refused below
-    good = weights.shape == (rows,) and bool(np.isfinite(weights).all())
-    if not good or bool((weights < 0).any()) or not bool((weights > 0).any()):
-        raise OptionError(
-            f"sample_weight must be {rows} finite, non-negative numbers, not all zero."
-        )
-    return (weights / weights.max()).astype(np.float32)
 
 
 Own = TypeVar("Own", bound="ProductEstimator")
@@ -191,6 +170,9 @@ class ProductEstimator(BaseEstimator):
             raise OptionError(f"learning_rate={self.learning_rate!r} must be a number above 0.")
         if not (_is_number(self.weight_decay) and 0 <= self.weight_decay < math.inf):
             raise OptionError(f"weight_decay={self.weight_decay!r} must be a non-negative number.")
+        self._check_share()
+
+    def _check_share(self) -> None:
         share = self.validation_fraction
         if share is None and "validation_fraction" in self._may_be_none:
             return
