@@ -101,7 +101,8 @@ def test_the_page_of_the_paper_has_the_same_order():
     record = {"title": "Fig. 1", "paper": "fig-x", "quick": False, "png": b"", "caption": "Lines.",
               "notes": [], "made": "", "settings": [], "tables": [],
               "claims": [("Confirmed", "It falls.", "below 2", "1")]}  # fmt: skip
-    shown = {"claims": 1, "confirmed": 1, "missed": [], "records": [record]}
+    shown = {"found": "All of 1 claim is confirmed", "cases": "one case", "missed": [],
+             "records": [record]}  # fmt: skip
     page = Page("paper", "The paper", shown).repeated_by(Repeat("kermix reproduce fig-x"))
     check_order(page.html(), "reproduce fig-x")
 

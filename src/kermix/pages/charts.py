@@ -240,23 +240,30 @@ def heat(
     levels, shapes = cells(values, *ends, kind)
     floor = float(ends[1][0])
     shapes.append(tag("rect", kind="frame", x=left, y=top, width=WIDE - left, height=floor - top))
-    for i, line in enumerate(texts):
-        shapes += [
-            text_at(left + wide * (j + 0.5), floor - tall * (i + 0.5) + 4, text, "middle",
-                    max(2, int(wide / LETTER)), "on" if abs(levels[i, j]) > 7 else "off")
-            for j, text in enumerate(line)
-        ]  # fmt: skip
+    shapes += [
+        text_at(left + wide * (j + 0.5), floor - tall * (i + 0.5) + 4, text, "middle",
+                max(2, int(wide / LETTER)), "on" if abs(levels[i, j]) > 7 else "off")
+        for i, line in enumerate(texts) for j, text in enumerate(line)
+    ]  # fmt: skip
     shapes += [text_at(left - 5, floor - p * (floor - top) + 4, t, "end", 12) for p, t in up[1]]
     room = max(3, int((WIDE - left) / LETTER / max(3, len(across[1]))))
-    for place, text in across[1]:
-        anchor = "middle" if texts else anchor_of(place)
-        shapes.append(text_at(left + place * (WIDE - left), floor + 14, text, anchor, room))
-    for name, where, x, y, anchor in ((up[0], "up", 2.0, 11.0, ""),
-                                      (across[0], "across", WIDE, floor + 29, "end")):  # fmt: skip
-        if name:
-            shapes.append(text_at(x, y, f"{name} ({where})", anchor, 50, "name"))
+    shapes += [
+        text_at(left + p * (WIDE - left), floor + 14, t, "middle" if texts else anchor_of(p), room)
+        for p, t in across[1]
+    ]
+    shapes += _names(across[0], up[0], floor)
     below = 16 * bool(across[1]) + 18 * bool(across[0])
     return drawing(WIDE, floor + below, about, shapes)
+
+
+def _names(across: str, up: str, floor: float) -> list[str]:
+    """What the axes of a heat map are."""
+    return [
+        text_at(x, y, f"{name} ({where})", anchor, 50, "name")
+        for name, where, x, y, anchor in (
+            (up, "up", 2.0, 11.0, ""), (across, "across", WIDE, floor + 29, "end"),
+        ) if name
+    ]  # fmt: skip
 
 
 def confusion(counts: np.ndarray, names: Sequence[str]) -> Svg:  # (true, predicted)
