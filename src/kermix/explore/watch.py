@@ -27,13 +27,14 @@ from kermix.data.schema.schema import EncodedTable
 from kermix.errors import KermixError
 from kermix.explore.query_service import Answering
 from kermix.explore.scales import texts
-from kermix.fitting.fit import open_run
+from kermix.fitting.kinds import open_run
 from kermix.pages.charts import curves
 from kermix.pages.plot import Svg
+from kermix.runs.run import Run
 from kermix.runs.train import keep, train
 from kermix.tables.compare.column_charts import column_chart, in_both, pair_chart
 from kermix.tables.runs.table_quality import judge_samples
-from kermix.tables.runs.table_run import LEAST_JUDGED, MOST_JUDGED, TableRun
+from kermix.tables.runs.table_run import LEAST_JUDGED, MOST_JUDGED, model_so_far
 from kermix.tables.runs.training_data import TableData
 
 __all__ = ["Fitting", "Preview", "checked", "encoded_samples", "history", "main", "saved_quality"]
@@ -146,7 +147,7 @@ class Preview:
         data: Its table.
     """
 
-    def __init__(self, run: TableRun, data: TableData) -> None:
+    def __init__(self, run: Run, data: TableData) -> None:
         self._run, self._data = run, data
         self._lock = threading.Lock()
         self._at, self._found = 0, dict[str, Any]()
@@ -171,7 +172,7 @@ class Preview:
         return self._found
 
     def _drawn(self) -> dict[str, Any]:
-        model = self._run.model_so_far()
+        model = model_so_far(self._run)
         schema, data = model.schema_, self._data.encoded
         drawn = encoded_samples(model, DRAWN, SEED)
         columns = [
