@@ -182,7 +182,8 @@ def killed_and_resumed(
     if not _begun(command, run):
         raise RuntimeError(command.output.read_text())
     time.sleep(wait)
-    os.kill(command.process.pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):  # it has ended by itself, and does not count
+        os.kill(command.process.pid, signal.SIGKILL)
     code, reached = command.end(), _step(run)
     if code != -signal.SIGKILL or reached >= steps or (run / "report.html").exists():
         return None
