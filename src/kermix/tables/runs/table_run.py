@@ -336,7 +336,7 @@ def _conditionals(run: Run, table: Any, target: str | None = None) -> Iterator[C
     if not kept:
         raise SchemaError(
             f"{frame.name}: none of the columns that {name} depends on is present "
-            f"({', '.join(schema.names[:12])})."
+            f"({', '.join([n for n in schema.names if n != name][:12])})."
         )
     for start in range(0, frame.rows, ROWS_AT_ONCE):
         some = {n: frame.columns[n].slice(start, ROWS_AT_ONCE) for n in kept}
