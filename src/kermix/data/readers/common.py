@@ -182,6 +182,9 @@ class Reading:
     known_numbers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if isinstance(self.missing, str):  # type: ignore[unreachable]
+            raise OptionError(f"missing={self.missing!r} must be a list of cells.")
+        object.__setattr__(self, "missing", tuple(map(str, self.missing)))
         if self.decimal not in (None, ".", ","):
             raise OptionError(f"decimal={self.decimal!r}: give '.' or ','.")
         if self.delimiter is not None and len(self.delimiter) != 1:
@@ -203,6 +206,21 @@ class Reading:
         """
         found = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: value for name, value in found.items() if value not in (None, (), {})}
+
+    def used(self, names: Iterable[str]) -> list[str]:
+        """Of the columns that there are, those that are wanted.
+
+        Example:
+            >>> Reading(exclude=("id",)).used(["id", "size"])
+            ['size']
+        """
+        return [n for n in names if n in (self.columns or (n,)) and n not in self.exclude]
+
+    def asked(self, name: str) -> str | None:
+        """What the user said of a column, or what is known of it, as a kind."""
+        if name in self.known_text:
+            return "text"
+        return self.kinds.get(name, "number" if name in self.known_numbers else None)
 
 
 @dataclass(frozen=True)

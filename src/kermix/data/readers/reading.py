@@ -10,7 +10,6 @@ from kermix.data.readers.common import (
     Reading,
     check_file,
     expand,
-    is_number,
     is_pattern,
     kind_of_file,
     listed,
@@ -20,7 +19,13 @@ from kermix.data.readers.common import (
 from kermix.data.readers.delimited import CsvPart, csv_file, numeric_names, read_csv
 from kermix.data.readers.formats import FileLook, Part, look_at_file, numbers_of, read_whole
 from kermix.data.readers.frames import Frame, as_frame, without_missing
-from kermix.data.readers.text_columns import CellType, alike, are_codes, is_code_text
+from kermix.data.readers.text_columns import (
+    CellType,
+    ColumnJudge,
+    alike,
+    is_code_text,
+    no_number,
+)
 from kermix.errors import SchemaError, TableError
 
 __all__ = ["Files", "open_files", "read_alike", "read_frame"]
@@ -52,9 +57,7 @@ def read_frame(source: Any, reading: Reading | None = None) -> tuple[Frame, list
     if isinstance(source, str | Path):
         frame, notes = _file(Path(source), reading)
     else:
-        frame, notes = as_frame(source, _name(source)), []
-        if reading.missing:
-            frame = _with_gaps(frame, reading.missing)
+        frame, notes = _with_gaps(as_frame(source, _name(source)), reading.missing), []
     return _checked(_chosen(frame, reading), reading), notes
 
 
@@ -90,13 +93,13 @@ def _several(paths: list[Path], reading: Reading) -> tuple[Frame, list[str]]:
     found = read_alike(paths, reading)
     first = found[0][0]
     for frame, _ in found[1:]:
-        if list(frame.columns) != list(first.columns):
+        if {*frame.columns} != {*first.columns}:
             raise TableError(
                 f"{frame.name}: its columns are {listed(frame.columns)}, and {first.name} has "
                 f"{listed(first.columns)}."
             )
     try:
-        tables = [arrow.table(dict(f.columns)) for f, _ in found]
+        tables = [arrow.table({n: f.columns[n] for n in first.columns}) for f, _ in found]
         whole = arrow.concat_tables(tables, promote_options="permissive")
     except arrow.ArrowException as error:
         raise TableError(f"{first.name} and the others: {error}.") from None
@@ -113,7 +116,7 @@ def _file(path: Path, reading: Reading) -> tuple[Frame, list[str]]:
         frame = as_frame(table, path.name)
         return replace(frame, first_row=1 + look.form.named, form=look.form), list(look.notes)
     if suffix in (".npy", ".npz"):
-        return as_frame(numbers_of(file, part), path.name), []
+        return as_frame(numbers_of(file, part, reading.missing), path.name), []
     table, notes = read_whole(file, part, reading)
     frame = as_frame(table, path.name)
     return (replace(frame, first_row=2) if suffix == ".xlsx" else frame), notes
@@ -142,28 +145,18 @@ def _chosen(frame: Frame, reading: Reading) -> Frame:
 
 
 def _checked(frame: Frame, reading: Reading) -> Frame:
-    """The frame, unless text in it is mostly numbers: some cell is then wrong, and named."""
-    from pyarrow import compute
-
+    """The frame, unless a cell of it is a word among numbers; text files were looked at before."""
     arrow = load_pyarrow()
-    decimal = "." if frame.form is None else frame.form.decimal
-    for name, column in frame.columns.items():
+    for name, column in frame.columns.items() if frame.form is None else ():
         text = arrow.types.is_string(column.type) or arrow.types.is_large_string(column.type)
-        kind = frame.types[name]
-        known = name in reading.kinds or name in reading.known_text
-        if not text or kind.declared or kind.mixed or kind.pandas or known:
+        kind, asked = frame.types[name], reading.asked(name)
+        if not text or kind.declared or kind.mixed or kind.pandas or asked == "text":
             continue
-        words = compute.unique(compute.utf8_trim_whitespace(column.drop_null())).to_pylist()
-        parsed = [is_number(w, decimal) for w in words if w]
-        if all(parsed) or 2 * sum(parsed) <= len(parsed) or are_codes(words):
-            continue  # quoted numbers are codes, which stay text
-        odd = next(w for w in words if w and not is_number(w, decimal))
-        row = compute.index(compute.utf8_trim_whitespace(column), odd).as_py()
-        raise SchemaError(
-            f"{frame.name}, row {row + frame.first_row}, column {name}: {odd!r} is not a number, "
-            "and most cells of this column are. Correct it, exclude the column, or use --kind "
-            f"{name}=category."
-        )
+        judge = ColumnJudge(".", asked)
+        judge.look(column.cast(arrow.string()))
+        if judge.odd:
+            row = min(judge.odd.values()) + frame.first_row
+            raise SchemaError(no_number(f"{frame.name}, row {row}", name, judge.odd))
     return frame
 
 
@@ -251,6 +244,9 @@ def _chosen_columns(
     parts: list[Part] = []
     for look in shown:
         names = _matched(look, shown[0], wanted, strict=columns is None)
+        for name in (*names, *(others if columns is None else ())):
+            if name in look.faults:
+                raise SchemaError(look.faults[name])
         parts += [replace(part, columns=names) for part in look.parts]
     if not parts:
         raise TableError(f"{first.address}: there are no rows in it, nor in any other file.")

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from kermix.data.readers.common import listed, load_pyarrow
+from kermix.data.readers.common import counted, listed, load_pyarrow
 from kermix.data.readers.frames import ColumnType, arrow_type, typed_array
 from kermix.data.readers.number_forms import NumberForm, without_marks
 from kermix.data.schema.monotone import MonotoneMap
@@ -40,6 +40,7 @@ __all__ = [
     "rounded",
 ]
 
+STEPS: dict[float, str] = {86_400: "a day", 3600: "an hour", 60: "a minute", 1: "a second"}
 EXACT = 2**53  # whole numbers below are floats
 DIGITS = Context(prec=100)  # of decimal numbers; 76 at most
 
@@ -323,8 +324,8 @@ class NumberColumn(Column):
         return _with_gaps(codes, empty, self, table, unseen, first_row), scores
 
     def with_gaps(self, column: Any) -> Any:
-        """Cells without the marks that stand for gaps among written numbers, such as "-"."""
-        if self.form is None or family(column.type) != "text":
+        """Cells without the marks that stand for gaps among written numbers or times: "-"."""
+        if (self.form is None and self.text is None) or family(column.type) != "text":
             return column
         return without_marks(column)
 
@@ -365,6 +366,15 @@ class NumberColumn(Column):
 
     def _shifted(self, whole: np.ndarray) -> np.ndarray:
         return (whole - self.origin) / self.step
+
+    def numbers_of(self, codes: np.ndarray, scores: np.ndarray) -> np.ndarray:
+        """The numbers of encoded cells, inside the column's range; NaN where they are missing."""
+        numbers = np.array(self.map.inverse(scores), float)
+        at = (codes > 0) & (codes <= len(self.atoms))
+        numbers[at] = self.atoms[codes[at] - 1]
+        numbers = np.clip(numbers, self.low, self.high)
+        numbers[(codes < 0) | (codes > len(self.atoms))] = np.nan
+        return numbers
 
     def decode(self, codes: np.ndarray, scores: np.ndarray) -> Any:
         """Values, rounded as the column's own are and inside its range, as an Arrow array."""
@@ -438,14 +448,15 @@ class NumberColumn(Column):
     def details(self) -> str:
         """Its range, its digits and its atoms."""
         if self.time:
-            steps = seconds_of(self.time_type) * self.step
+            seconds = seconds_of(self.time_type) * self.step
             first, last = (self.shown_time(v) for v in (self.low, self.high))
-            told = f"{first} to {last}, steps of {steps:g} s"
+            told = f"{first} to {last}, steps of {STEPS.get(seconds, f'{seconds:g} s')}"
         else:
             low, high = (self.shown(v) for v in (self.low, self.high))
-            digits = {None: "", 0: ", whole"}.get(self.decimals, f", {self.decimals} decimals")
-            told = f"{low} to {high}{digits}"
-        return told + (f", {len(self.atoms)} atoms" if len(self.atoms) else "")
+            told = f"{low} to {high}"
+            if self.decimals is not None:
+                told += f", {counted(self.decimals, 'decimal') if self.decimals else 'whole'}"
+        return told + (f", {counted(len(self.atoms), 'atom')}" if len(self.atoms) else "")
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
