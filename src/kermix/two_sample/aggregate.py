@@ -1,4 +1,4 @@
-"""One test from many statistics: kernels of all columns, columns alone, and pairs of columns.
+"""One test from many statistics: kernels, columns, single values, pairs, and depths of rows.
 
 All statistics are computed for the same labellings, brought to one scale by their own distribution
 over these, and combined into one number for each labelling; the p-value is the rank of the given
@@ -294,7 +294,7 @@ def _most_significant_first(test: PermutationTest) -> tuple[FamilyStatistic, ...
 
 
 def _combined(parts: Mapping[str, Sequence[StatisticValues]], columns: int) -> PermutationTest:
-    """The whole family: statistics of kernels one by one, all columns as one, and all pairs."""
+    """The whole family: statistics of kernels one by one, of each other part as one."""
     tables = {part: torch.stack([v.values for v in some]) for part, some in parts.items() if some}
     means = {part: mean_evidence(table) for part, table in tables.items()}
     shares = {**SHARES, "columns": SHARES["columns"] * (1 + 1 / max(1, columns))}

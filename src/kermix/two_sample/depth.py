@@ -31,7 +31,7 @@ from kermix.two_sample.permutation import (
 __all__ = ["DEPTHS", "DepthStatistics"]
 
 DEPTHS = "depths"
-# Chosen on the development problems of `python -m benchmarks depths --cases development`.
+# Chosen on the development problems of `python -m benchmarks blind-spots`.
 ANCHORS, ANCHORS_OF_BLOCKS = 1000, 200  # rows that others are measured from
 WIDTHS = (0.1, 0.3, 1.0, 3.0)  # of the Laplace kernel, in standard deviations of distances
 RIDGES = (0.01, 0.1, 1.0)  # of the covariance, in medians of its eigenvalues
