@@ -18,6 +18,7 @@ from kermix.paper import formula_checks as formulas
 from kermix.paper import prior, remarks, table_records
 from kermix.paper.artefact import Claim
 from kermix.paper.catalogue import ARTEFACTS, judge_again
+from kermix.paper.counts import by_statement, counted_in_words, that_count
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, PAGE = ROOT / "results" / "paper", ROOT / "docs" / "paper.md"
@@ -93,7 +94,8 @@ CONTENTS = (
           (remarks.INTERCHANGEABLE,), "`kermix fit --cost matrix --form ...`"),
     Entry("Proposition 7, Eq. 11", "SVD cost: the nuclear norm of P_FG",
           ("kermix.svd_cost", "kermix.SVDLoss", "kermix.nuclear_norm"),
-          (REFERENCE, LAWS, MIXTURES, "linalg/test_nuclear.py")),
+          (REFERENCE, LAWS, MIXTURES, "linalg/test_nuclear.py", ERRATA),
+          found="there are min(N, K) singular values: erratum 15"),
     Entry("Proposition 7", "a small variance is a must", (), (), (remarks.SMALL,)),
     Entry("Proposition 7", "L2 distances are ineffective",
           ("kermix.paper.generation.distance_nuclear_cost",), (REFERENCE,), (statements.L2,)),
@@ -105,11 +107,12 @@ CONTENTS = (
           ("networks/test_models.py", "images/test_paper_settings.py"),
           found="what hybrid is, is not said: erratum 10"),
     Entry("Eq. 12", "densities of a batch and of a draw", ("kermix.costs.points.PointStatistics",),
-          (REFERENCE,)),
+          (REFERENCE,), found="what is not said of N and K: erratum 7"),
     Entry("Eq. 13", "norms and inner product from samples", ("kermix.scalar_cost",),
           (REFERENCE, "costs/test_unequal_variances.py")),
     Entry("Eq. 14", "Gram matrices, distances divided by the dimension",
-          ("kermix.gram", "kermix.GaussianKernel"), ("kernels/test_gram.py",)),
+          ("kermix.gram", "kermix.GaussianKernel"), ("kernels/test_gram.py",),
+          found="P_FG is N x K here, K x N in Eq. 9: erratum 15"),
     Entry("Section III", "P of the vector cost by summing rows of P_FG", ("kermix.vector_cost",),
           (REFERENCE, ERRATA), found="by their mean: erratum 16"),
     Entry("Section III", "the Gaussian's constant can be ignored", ("kermix.vector_cost",),
@@ -121,7 +124,7 @@ CONTENTS = (
     Entry("Section IV", "all costs are bounded by the norm of p", ("kermix.matrix_cost",),
           (LAWS,), (formulas.BOUNDED, statements.MATRIX_BOUND), "errata 1 and 8"),
     Entry("Section IV", "the nuclear norm is at most N * N(0), when samples match",
-          ("kermix.svd_cost",), (LAWS,), (formulas.TRACE,)),
+          ("kermix.svd_cost",), (LAWS,), (formulas.TRACE,), "without N in Eq. 19: erratum 13"),
     Entry("Section IV", "the solution X_n = X'_n is not the only one", ("kermix.svd_cost",),
           (ERRATA,), found="any order of the samples; the density is unique"),
     Entry("Property 8, Eqs. 15, 16", "decompositions under dX and under p and q, for any kernel",
@@ -129,9 +132,10 @@ CONTENTS = (
           (SPECTRUM, "kernels/test_others.py"), (statements.SAMPLES_SVD,)),
     Entry("Eqs. 17, 18", "their discrete form", ("kermix.decompose_discrete",
           "kermix.discrete_cost"),
-          ("costs/test_kernel_costs.py", "spectrum/test_spectrum_mixtures.py")),
+          ("costs/test_kernel_costs.py", "spectrum/test_spectrum_mixtures.py", ERRATA),
+          found="the functions are the columns of U: erratum 18"),
     Entry("Eq. 19", "bound of the nuclear norm, tight when q = p", ("kermix.svd_cost",), (LAWS,),
-          (statements.NUCLEAR_BOUND,)),
+          (statements.NUCLEAR_BOUND,), "errata 13 and 19"),
     Entry("Section IV", "the identity as kernel gives a Hellinger distance",
           ("kermix.discrete_cost",), ("costs/test_kernel_costs.py", SPECTRUM),
           found="the Bhattacharyya coefficient; see [Mathematics](mathematics.md)"),
@@ -143,10 +147,11 @@ CONTENTS = (
           (formulas.ROOT,), "of p N(.; v/2): erratum 9"),
     Entry("Eqs. 21, 22", "the identity function, decomposed by the Gaussians",
           ("kermix.spectrum.decomposition.Decomposition.identity",), (SPECTRUM,),
-          (statements.IDENTITY, formulas.BEST_PLAIN), "erratum 3"),
+          (statements.IDENTITY, formulas.BEST_PLAIN), "errata 3 and 12"),
     Entry("Section IV", "the same for the vector-matrix cost", (), (), (formulas.VECTOR_FORM,)),
     Entry("Property 9, Eq. 23", "whitened functions: the best approximators, orthonormal",
-          ("kermix.decompose",), (SPECTRUM,), (formulas.OPTIMAL,)),
+          ("kermix.decompose",), (SPECTRUM, ERRATA), (formulas.OPTIMAL,),
+          "V g, not V' g: erratum 15"),
     Entry("Property 10, Eq. 24", "product of functions of many variables; its Gaussian form",
           ("kermix.networks.product_rows.GaussianProduct",
            "kermix.networks.product_layers.GaussianOutput"),
@@ -162,8 +167,9 @@ CONTENTS = (
           ("kermix.paper.toy.run",), ("paper/test_reproduce.py", "paper/test_toy.py"),
           (statements.NO_DIFFICULTIES, statements.BEST, statements.SIMILAR), figure="fig-toy"),
     Entry("Figure 1", "the same, on narrow modes far apart", ("kermix.paper.generation.run",),
-          ("paper/test_reproduce.py",), (statements.NO_DIFFICULTIES, statements.BEST),
-          figure="fig-generation"),
+          ("paper/test_reproduce.py",),
+          (statements.NO_DIFFICULTIES, statements.BEST, statements.SIMILAR),
+          "the network and the steps are ours: erratum 6", "fig-generation"),
     Entry("Section VI", "toy 2D datasets: ten-state mixture, two moons",
           ("kermix.data.dataset.toy",), ("data/test_toys.py",), found="`kermix fit mixture10`, "
           "`kermix fit moons`"),
@@ -209,11 +215,12 @@ def page() -> str:
         "",
         "Written by `python scripts/paper_page.py` from the files in `results/paper/`, which"
         " `kermix reproduce` wrote. Each claim is decided from the numbers by the rule next to it;"
-        " our own claims, which the paper does not make, are marked and do not count. What depends"
-        " on seeds is judged by 95 % intervals over them (Student's t, in parentheses), costs by"
-        " paired differences: **yes** and **no** where the whole interval says so, a **tie**"
-        " otherwise. Readings by which real data lose against samples, and trainings that"
-        " collapsed, are not counted. Where no seeds are named, nothing is random.",
+        " claims that the published paper does not make are marked as ours and do not count. What"
+        " depends on seeds is judged by 95 % intervals over them (Student's t, in parentheses),"
+        " costs by paired differences: **yes** and **no** where the whole interval says so, a"
+        " **tie** otherwise. Readings by which real data lose against samples, and comparisons of"
+        " trainings that collapsed, are not counted. Where no seeds are named, nothing is random"
+        " but the sample at hand, which was drawn once.",
         "",
         "The authors' notebooks, [bohu615/kernelized-matrix-cost]"
         "(https://github.com/bohu615/kernelized-matrix-cost), gave the data and the networks of"
@@ -236,39 +243,9 @@ def page() -> str:
     return "\n".join(lines)
 
 
-def by_statement(claims: Claims) -> dict[str, Claims]:
-    """The paper's claims, grouped by the statement that they are readings or cases of."""
-    found: dict[str, Claims] = {}
-    for claim in claims:
-        if not claim["ours"]:
-            found.setdefault(claim.get("statement") or claim["text"], []).append(claim)
-    return found
-
-
 def _counts(claims: Claims) -> list[str]:
-    groups = [[c for c in group if c["state"] != "not counted"]
-              for group in by_statement(claims).values()]  # fmt: skip
-    judged = [group for group in groups if group]
-    whole = sum(all(claim["holds"] for claim in group) for group in judged)
-    none = sum(all(_refuted(claim) for claim in group) for group in judged)
-    ties = sum(
-        not any(claim["holds"] for claim in group) and not all(_refuted(c) for c in group)
-        for group in judged
-    )
-    every = [claim for group in groups for claim in group]
-    seen, even = sum(c["holds"] for c in every), sum(c["state"] == "tie" for c in every)
-    left = len([c for g in by_statement(claims).values() for c in g]) - len(every)
-    return [
-        f"**Of {len(judged)} statements of the paper, {whole} were confirmed in every reading "
-        f"and case, {len(judged) - whole - none - ties} in some, {ties} ended in ties, {none} "
-        f"were refuted in all** (of {len(every)} readings and cases {seen} confirmed, {even} ties,"
-        f" {len(every) - seen - even} refuted; {left} more say nothing and are not counted).",
-        "",
-    ]
-
-
-def _refuted(claim: dict[str, Any]) -> bool:
-    return not claim["holds"] and claim["state"] == "judged"
+    found, cases = counted_in_words(claims)
+    return [f"**{found}** ({cases}).", ""]
 
 
 def _row(entry: Entry, claims: Claims) -> str:
@@ -276,7 +253,7 @@ def _row(entry: Entry, claims: Claims) -> str:
     judged = []
     for statement in entry.statements:
         every = groups.get(statement, [])
-        group = [claim for claim in every if claim["state"] != "not counted"]
+        group = that_count(every)
         seen = sum(claim["holds"] for claim in group)
         ties = sum(claim["state"] == "tie" for claim in group)
         if not group:

@@ -220,10 +220,10 @@ if TYPE_CHECKING:
         Grid,
         binned_exponents,
         binned_values,
-        draw_in,
-        likeliest_sureness,
+        fit_inverse_temperature,
         set_binned_statistics,
         set_row_statistics,
+        shrink_to_rates,
     )
     from kermix.networks.product_images import (
         GaussianProductClassifier,

@@ -60,7 +60,7 @@ def write_array(path: Path, array: "np.ndarray") -> None:
 
 
 def finite_json(content: Any) -> Any:
-    """What JSON can hold: it has no NaN and no infinities, which become null.
+    """Make of a value what JSON can hold: it has no NaN and no infinities, which become null.
 
     Example:
         >>> finite_json({"loss": [1.5, float("nan")]})

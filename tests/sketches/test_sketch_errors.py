@@ -224,7 +224,7 @@ DAMAGE = {
         load_file(path), path, metadata={"kermix": json.dumps(header_of(path))}
     ),
     "no version": changed(lambda h, t: h.pop("version")),
-    "spread": changed(lambda h, t: t.update(centre=torch.ones(2), spread=torch.ones(2))),
+    "spread": changed(lambda h, t: t.update(center=torch.ones(2), spread=torch.ones(2))),
     "other apart": changed(lambda h, t: t.update(apart_first=torch.ones(3).double())),
     "features": changed(lambda h, t: h.update(features="wavelets")),
     "variance": changed(lambda h, t: h.update(variances=[0.2])),

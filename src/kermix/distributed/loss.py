@@ -3,6 +3,7 @@
 Ranks first agree on how many rows each has, and that all of them mean the same problem.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -11,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from kermix.checks import check_option, normalized_weights, values_are_readable, working_dtype
+from kermix.checks import check_option, is_concrete, normalized_weights, working_dtype
 from kermix.costs.functions import SKETCH_ABOVE
 from kermix.costs.losses import KernelLoss, MatrixLoss, SVDLoss, VectorLoss
 from kermix.costs.moments import CANDIDATES, MomentStatistics, subsample
@@ -65,7 +66,7 @@ class BatchSide:
 def side_of(
     name: str, side: Tensor | Sketch, weights: Tensor | None, rows: Sequence[int] | None
 ) -> BatchSide | Sketch:
-    """What a caller gave for `x` or `y`, checked."""
+    """One of the two arguments `x` and `y`, checked."""
     if isinstance(side, Sketch):
         if weights is not None:
             raise OptionError(f"weights_{name} is given for a sketch, which has its own weights.")
@@ -83,48 +84,56 @@ def side_of(
     return BatchSide(name, side, [] if rows is None else list(rows), weights)
 
 
+def _facts(side: BatchSide) -> list[int]:
+    x, w = side.points, side.weights
+    finite = not is_concrete(x) or bool(torch.isfinite(x).all())
+    return [
+        x.shape[-2], x.shape[-1], x.ndim, math.prod(x.shape[:-2]), DTYPES.index(x.dtype),
+        int(finite), int(_has_gradient(x)), int(w is not None),
+        int(w is not None and _has_gradient(w)),
+    ]  # fmt: skip
+
+
+def _check_facts(name: str, facts: list[tuple[int, ...]]) -> None:
+    """Refuse what does not fit together; each fact has an entry for every rank."""
+    for fact, values in zip(FACTS, facts[1:5], strict=True):
+        if len(set(values)) > 1:
+            shown = [str(DTYPES[v]) for v in values] if fact == "dtype" else list(values)
+            raise RankError(
+                f"{name} does not have the same {fact} on all ranks: {shown}, in order of rank."
+            )
+    if len(set(facts[7])) > 1:
+        raise RankError(f"weights_{name} is given on some ranks only: give it on all, or on none.")
+    bad = [rank for rank, finite in enumerate(facts[5]) if not finite]
+    if bad:
+        raise SampleError(f"{name} has NaN or infinite values on ranks {bad}.")
+    if not sum(facts[0]):
+        raise SampleError(f"{name} is empty on all ranks.")
+
+
+FACTS = ("dimension", "number of axes", "batch size", "dtype")
+
+
+def _share_gradients(side: BatchSide, of_points: bool, of_weights: bool) -> None:
+    """Where one rank's rows have a gradient, all ranks take part in the backward."""
+    if of_points and not _has_gradient(side.points):
+        side.points = side.points.detach().requires_grad_()
+    if of_weights and side.weights is not None and not _has_gradient(side.weights):
+        side.weights = side.weights.detach().requires_grad_()
+
+
 def agree(ranks: Ranks, sides: list[BatchSide]) -> None:
     """Tell each other the sizes; what does not fit together is refused by all ranks alike."""
-    told: list[int] = []
-    for side in sides:
-        x, w = side.points, side.weights
-        finite = not values_are_readable(x) or bool(torch.isfinite(x).all())
-        batch = 1
-        for length in x.shape[:-2]:
-            batch *= length
-        told += [
-            x.shape[-2], x.shape[-1], x.ndim, batch, DTYPES.index(x.dtype), int(finite),
-            int(_has_gradient(x)), int(w is not None), int(w is not None and _has_gradient(w)),
-        ]  # fmt: skip
     if not sides:
         return
+    told = [fact for side in sides for fact in _facts(side)]
     width = len(told) // len(sides)
     answers = ranks.collect(told, sides[0].points.device)
     for k, side in enumerate(sides):
         facts = list(zip(*[row[k * width : (k + 1) * width] for row in answers], strict=True))
-        names = ("dimension", "number of axes", "batch size", "dtype")
-        for name, values in zip(names, facts[1:5], strict=True):
-            if len(set(values)) > 1:
-                shown = [str(DTYPES[v]) for v in values] if name == "dtype" else list(values)
-                raise RankError(
-                    f"{side.name} does not have the same {name} on all ranks: {shown}, in order "
-                    "of rank."
-                )
-        if len(set(facts[7])) > 1:
-            raise RankError(
-                f"weights_{side.name} is given on some ranks only: give it on all, or on none."
-            )
-        bad = [rank for rank, finite in enumerate(facts[5]) if not finite]
-        if bad:
-            raise SampleError(f"{side.name} has NaN or infinite values on ranks {bad}.")
+        _check_facts(side.name, facts)
         side.counts = list(facts[0])
-        if not sum(side.counts):
-            raise SampleError(f"{side.name} is empty on all ranks.")
-        # Where one rank's rows have a gradient, all ranks take part in the backward.
-        if any(facts[6]) and not _has_gradient(side.points):
-            side.points = side.points.detach().requires_grad_()
-        if any(facts[8]) and side.weights is not None and not _has_gradient(side.weights):
-            side.weights = side.weights.detach().requires_grad_()
+        _share_gradients(side, any(facts[6]), any(facts[8]))
 
 
 def _has_gradient(tensor: Tensor) -> bool:
@@ -217,7 +226,7 @@ class DistributedLoss(nn.Module):
         self.features, self.rank = features, rank
 
     def extra_repr(self) -> str:
-        """What `print` shows."""
+        """The settings that `print` shows."""
         return f"strategy={self.strategy}"
 
     def forward(
@@ -230,16 +239,16 @@ class DistributedLoss(nn.Module):
         rows_y: Sequence[int] | None = None,
         return_info: bool = False,
     ) -> Tensor | tuple[Tensor, RankInfo]:  # (*B,)
-        """The loss between the data and the centres of all ranks.
+        """The loss between the data and the centers of all ranks.
 
         Args:
             x: Data of this rank, or a sketch of all data, the same on all ranks.
-            y: Centres of this rank, or a sketch of all.
+            y: Centers of this rank, or a sketch of all.
             weights_x: Weights of the data, relative to those of all ranks.
-            weights_y: Weights of the centres.
+            weights_y: Weights of the centers.
             rows_x: How many data each rank has, if that is known: it saves an exchange, for which
                 the host has to wait for the device, and the checks that ranks agree.
-            rows_y: How many centres each rank has.
+            rows_y: How many centers each rank has.
             return_info: Whether to return also how the loss was computed.
         """
         value, info = self._computed(x, y, (weights_x, weights_y), (rows_x, rows_y))
@@ -284,20 +293,9 @@ class DistributedLoss(nn.Module):
             return "gather"
         if self.features is not None:
             return "moments"
-        device = x.points.device.type
-        if isinstance(loss, SVDLoss) and x.points.ndim == y.points.ndim == 2:
-            if loss.options["method"] == "sketch":
-                return "moments"
-            many = min(len(x), len(y)) > SKETCH_ABOVE.get(device, 4096)
-            if many and loss.options["method"] == "auto":
-                return "moments"
-        if isinstance(loss, MatrixLoss) and loss.form != "data_fixed" and x.points.ndim > 2:
-            return "gather"
-        few, more = sorted((len(x), len(y)))
-        large = few * more > (SHARD_ABOVE_CUDA if device == "cuda" else SHARD_ABOVE)
-        # By QR, as on a CPU, every rank repeats a part of the work that grows with `few` cubed.
-        repeated = isinstance(loss, SVDLoss) and device != "cuda" and more < 3 * few
-        return "shard" if ranks.size > 1 and large and not repeated else "gather"
+        if isinstance(loss, SVDLoss) and _takes_a_sketch(loss, x, y):
+            return "moments"
+        return "shard" if ranks.size > 1 and _worth_sharding(loss, x, y) else "gather"
 
     def _gather(self, ranks: Ranks, x: BatchSide, y: BatchSide) -> tuple[Tensor, RankInfo]:
         (points_x, weights_x), (points_y, weights_y) = x.gathered(ranks), y.gathered(ranks)
@@ -471,3 +469,22 @@ def _statistics_options(
         asked["ridge"] = default_ridge(dtype)
     solves = isinstance(loss, VectorLoss | MatrixLoss)
     return {"dtype": solve_dtype(device) if solves else dtype, **asked}
+
+
+def _takes_a_sketch(loss: SVDLoss, x: BatchSide, y: BatchSide) -> bool:
+    if not x.points.ndim == y.points.ndim == 2:
+        return False
+    many = min(len(x), len(y)) > SKETCH_ABOVE.get(x.points.device.type, 4096)
+    method = loss.options["method"]
+    return method == "sketch" or (many and method == "auto")
+
+
+def _worth_sharding(loss: KernelLoss, x: BatchSide, y: BatchSide) -> bool:
+    if isinstance(loss, MatrixLoss) and loss.form != "data_fixed" and x.points.ndim > 2:
+        return False
+    few, more = sorted((len(x), len(y)))
+    if x.points.is_cuda:
+        return few * more > SHARD_ABOVE_CUDA
+    # By QR, as on a CPU, every rank repeats a part of the work that grows with `few` cubed.
+    repeated = isinstance(loss, SVDLoss) and more < 3 * few
+    return few * more > SHARD_ABOVE and not repeated

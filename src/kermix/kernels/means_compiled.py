@@ -18,11 +18,11 @@ from kermix.kernels.distances import ROOM_FOR_SUMS
 from kermix.kernels.gram import LARGEST_EXPONENT
 from kermix.kernels.mean_sums import KernelMoments
 
-__all__ = ["compiler_is_there", "kernel_moments", "nearest_distances"]
+__all__ = ["has_compiler", "kernel_moments", "nearest_distances"]
 
 
 @functools.cache
-def compiler_is_there() -> bool:
+def has_compiler() -> bool:
     """Whether a C++ compiler is on the path, which `torch.compile` needs for a CPU."""
     return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
 

@@ -68,7 +68,7 @@ class FeatureMap(Protocol):
 
     @property
     def parameters(self) -> Tensor:
-        """What defines the map, beside its kernel and scale."""
+        """The tensors that define the map, beside its kernel and scale."""
 
     @property
     def scale(self) -> ColumnScale | None:
@@ -90,7 +90,7 @@ class FeatureMap(Protocol):
 
 
 class OfLandmarks:
-    """What all features have that are kernels with some points, the landmarks."""
+    """The base of features that are kernels with some points, the landmarks."""
 
     landmarks: Tensor  # (r, d)
     _factor: Tensor  # (r, r), of `landmark_factor`
@@ -123,7 +123,7 @@ class OfLandmarks:
 
 
 class NeverSmall:
-    """What features have that do not underflow, wherever the points are."""
+    """The base of features that do not underflow, wherever the points are."""
 
     def scaled(
         self, points: Tensor, weights: Tensor | None = None
@@ -142,7 +142,7 @@ class NystromFeatures(OfLandmarks):
 
     Args:
         landmarks: The points Z, shape (rank, d), in the units after scaling.
-        kernel: The kernel between data and centres, of equal variances.
+        kernel: The kernel between data and centers, of equal variances.
         scale: How raw columns are scaled; None if they are used as they are.
         chosen_from: Sorted keys (`kermix.sketches.landmarks.row_keys`) of the rows that
             landmarks, kernel and scale were chosen from; empty if they depend on no data; None if
@@ -214,7 +214,7 @@ class FourierFeatures(NeverSmall):
 
     Args:
         frequencies: The vectors $\omega_k$, shape (rank / 2, d).
-        kernel: The kernel between data and centres, of equal variances.
+        kernel: The kernel between data and centers, of equal variances.
         scale: How raw columns are scaled; None if they are used as they are.
         chosen_from: As in `NystromFeatures`, empty unless the scale or the variance is that
             of data.
@@ -265,6 +265,20 @@ class FourierFeatures(NeverSmall):
         return 0.0
 
 
+def _check_choice(rank: int | None, tolerance: float | None, landmarks: LandmarkRule) -> None:
+    check_option("landmarks", landmarks, ("pivoted", "uniform"))
+    if rank is None and tolerance is None:
+        raise OptionError("Give a rank, a tolerance, or both.")
+    if tolerance is not None:
+        check_number("tolerance", tolerance)
+        if not tolerance >= 0:
+            raise OptionError(f"tolerance={tolerance}: must be non-negative.")
+    if landmarks == "uniform" and rank is None:
+        raise OptionError(
+            "landmarks='uniform' needs a rank, because it does not compute the residual."
+        )
+
+
 def nystrom_features(
     x: Tensor,  # (N, d)
     v: GaussianKernel | Variance | VarianceRule,
@@ -294,24 +308,14 @@ def nystrom_features(
         >>> features.rank < 20, (1 - features(x).square().sum(1)).mean().item() < 2e-6
         (True, True)
     """
-    check_option("landmarks", landmarks, ("pivoted", "uniform"))
     check_samples("x", x)
     if x.ndim != 2:
         raise ShapeError(
             f"x has shape {tuple(x.shape)}; landmarks are chosen among points of shape (N, d)."
         )
-    if rank is None and tolerance is None:
-        raise OptionError("Give a rank, a tolerance, or both.")
+    _check_choice(rank, tolerance, landmarks)
     check_sizes(rank=rank, candidates=candidates)
     check_seed(seed)
-    if tolerance is not None:
-        check_number("tolerance", tolerance)
-        if not tolerance >= 0:
-            raise OptionError(f"tolerance={tolerance}: must be non-negative.")
-    if landmarks == "uniform" and rank is None:
-        raise OptionError(
-            "landmarks='uniform' needs a rank, because it does not compute the residual."
-        )
     rank = min(len(x), 4096 if rank is None else rank)
     kernel = as_kernel(v, x)
     generator = torch.Generator().manual_seed(seed)
@@ -373,7 +377,7 @@ def fingerprint(features: FeatureMap) -> str:
     if features.kernel.layout is not None:
         tensors.append(torch.tensor(features.kernel.layout, dtype=torch.float64))
     if features.scale is not None:
-        tensors += [features.scale.centre, features.scale.spread]
+        tensors += [features.scale.center, features.scale.spread]
     for tensor in (t.double().cpu() for t in tensors):
         digest.update(str(tuple(tensor.shape)).encode())
         digest.update(tensor.detach().contiguous().numpy().tobytes())
@@ -416,9 +420,9 @@ def _fitting(scale: ColumnScale | None, parameters: Tensor) -> ColumnScale | Non
     """The scale on the device of the parameters, if it has as many columns."""
     if scale is None:
         return None
-    if len(scale.centre) != parameters.shape[-1]:
+    if len(scale.center) != parameters.shape[-1]:
         raise ShapeError(
-            f"scale has {len(scale.centre)} columns and the points have {parameters.shape[-1]}."
+            f"scale has {len(scale.center)} columns and the points have {parameters.shape[-1]}."
         )
     return scale.to(parameters.device)
 
@@ -426,6 +430,6 @@ def _fitting(scale: ColumnScale | None, parameters: Tensor) -> ColumnScale | Non
 def _refuse_unequal_variances(kernel: GaussianKernel) -> None:
     if not kernel.symmetric:
         raise VarianceError(
-            "Features represent one kernel, so data and centres must have the same variance: "
+            "Features represent one kernel, so data and centers must have the same variance: "
             "omit v_q, or use the dual form (samples instead of sketches)."
         )

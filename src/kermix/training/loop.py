@@ -126,7 +126,7 @@ class Task(ABC):
         """
 
     def kind(self, step: int) -> Hashable | None:
-        """What a step has in common with others, such that on a GPU one graph stands for all.
+        """The kind of a step: on a GPU one graph stands for all of a kind.
 
         Steps of a kind differ in their `batch`, which is a nest of tensors on the device,
         in the learning rate and in `numbers`. Their `loss` has no other use for the
@@ -136,12 +136,12 @@ class Task(ABC):
         return None
 
     def numbers(self, step: int) -> list[float]:
-        """What a loss takes from `step_numbers`; as many for every step of a training."""
+        """Numbers of a step for the loss, in `step_numbers`; always equally many."""
         return []
 
     @abstractmethod
     def failure(self, step: int) -> str:
-        """What to say when the loss of a step is not finite: where, and what may help."""
+        """The message when the loss of a step is not finite: where, and what may help."""
 
     def begin(self) -> None:
         """Called when a training begins or goes on."""
@@ -156,15 +156,15 @@ class Task(ABC):
         return
 
     def final(self) -> nn.Module | None:
-        """What to write at the end, as `model.safetensors`, if anything."""
+        """Tensors to write at the end, as `model.safetensors`, if any."""
         return None
 
     def content(self) -> dict[str, Any]:
-        """What else a checkpoint says, as JSON."""
+        """Further entries of a checkpoint, as JSON."""
         return {}
 
     def extras(self) -> dict[str, Tensor]:
-        """What else changes during training, by name."""
+        """Further tensors that change during training, by name."""
         return {}
 
     def restore(self, path: Path, tensors: dict[str, Tensor], content: dict[str, Any]) -> None:
@@ -252,7 +252,7 @@ class Trainer(Generic[TaskT]):
 
     @property
     def model(self) -> Any:
-        """What is trained."""
+        """The module that is trained."""
         return self.task.model
 
     @property
@@ -270,8 +270,8 @@ class Trainer(Generic[TaskT]):
         """Whether this process is the one that reports and writes."""
         return self._ranks is None or self._ranks.rank == 0
 
-    def main_says(self, answer: Any) -> Any:
-        """What the main process answers, on all ranks."""
+    def broadcast_from_main(self, answer: Any) -> Any:
+        """The main process's answer, on all ranks."""
         return answer if self._ranks is None else self._fabric.broadcast(answer)
 
     def leave_group(self) -> None:
@@ -306,10 +306,7 @@ class Trainer(Generic[TaskT]):
         kept = None if folder is None else folder / self.last
         self.task.begin()
         while self.step < self.total and not self.task.ended:
-            try:
-                losses.append(self._one_step())
-            except NOT_FINITE as error:
-                raise self._failure(self.step, kept) from error
+            losses.append(self._finite_step(kept))
             if on_step is not None:
                 on_step(self.step)
             stopping = self._stopping(should_stop)
@@ -317,10 +314,8 @@ class Trainer(Generic[TaskT]):
             if due or stopping:
                 # The only place where the host waits for the device.
                 self._check_finite(torch.stack(losses), kept)
-                if due and self.is_main:
-                    self._report(losses[-1], kept, on_report)
                 if due:
-                    self.task.ended = self.main_says(self.task.ended)
+                    self._end_period(losses[-1], kept, on_report)
                 if folder is not None and self.is_main:
                     self._save_all(folder, due)
                 losses = []
@@ -340,6 +335,12 @@ class Trainer(Generic[TaskT]):
             final = self.task.final()
             if final is not None:
                 self._write(folder / MODEL, _named(final))
+
+    def _finite_step(self, kept: Path | None) -> Tensor:
+        try:
+            return self._one_step()
+        except NOT_FINITE as error:
+            raise self._failure(self.step, kept) from error
 
     def _one_step(self) -> Tensor:
         step, task = self.step, self.task
@@ -409,6 +410,13 @@ class Trainer(Generic[TaskT]):
             return False
         return bool(self._ranks.max(torch.tensor(float(asked), device=device)))
 
+    def _end_period(
+        self, loss: Tensor, kept: Path | None, on_report: Callable[[Row], None] | None
+    ) -> None:
+        if self.is_main:
+            self._report(loss, kept, on_report)
+        self.task.ended = self.broadcast_from_main(self.task.ended)
+
     def _report(
         self, loss: Tensor, kept: Path | None, on_report: Callable[[Row], None] | None
     ) -> None:
@@ -465,7 +473,7 @@ class Trainer(Generic[TaskT]):
     def load(self, path: Path) -> None:
         """Go on from a checkpoint."""
         # Rank 0 reads: other nodes may not see its files.
-        found = self.main_says(load_checkpoint(path) if self.is_main else None)
+        found = self.broadcast_from_main(load_checkpoint(path) if self.is_main else None)
         tensors, content = found
         with rebuilding(path, tensors):
             self._restore(path, tensors, content)

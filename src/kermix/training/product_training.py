@@ -22,11 +22,11 @@ from kermix.networks.product_binned import (
     ColumnBins,
     Grid,
     binned_values,
-    draw_in,
-    keep_freed_memory,
-    likeliest_sureness,
+    fit_inverse_temperature,
+    retain_heap,
     set_binned_statistics,
     set_row_statistics,
+    shrink_to_rates,
 )
 from kermix.networks.product_rows import GaussianProduct, ProductForm, VariableLayer
 from kermix.settings import BATCH_SIZE, LEARNING_RATE, SEED, Setting, Settings
@@ -96,7 +96,7 @@ class MemberKeeper:
         return torch.where(wide, one.reshape(shape), other.reshape(shape)).view_as(one)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What was kept, by name."""
+        """The best weights and their losses, by name."""
         kept = {f"kept.{number}": tensor for number, tensor in enumerate(self._kept)}
         epoch = torch.tensor(self._epoch)
         found = {"least": self._least, "latest": self._latest, "best": self.best, "epoch": epoch}
@@ -162,14 +162,14 @@ BETAS = (0.9, 0.95)  # a fit is a few hundred steps: torch's 0.999 would still r
 
 @dataclass(frozen=True)
 class FittedTable:
-    """What a fit ends with.
+    """The result of a fit.
 
     Attributes:
         network: The members at their best, on the CPU.
         losses: Mean loss of each epoch on the training rows.
         held_out: Mean loss of each epoch on held-out rows; empty where none were held out.
         best: The epoch, from 1, that each member was best at.
-        sureness: How sure the answers of classifiers may be, from 0 to 1.
+        inverse_temperature: How sure the answers of classifiers may be, from 0 to 1.
         rates: The share of each class among all rows, if there are classes.
     """
 
@@ -177,7 +177,7 @@ class FittedTable:
     losses: list[float]
     held_out: list[float]
     best: list[int]
-    sureness: float
+    inverse_temperature: float
     rates: Tensor
 
 
@@ -205,40 +205,52 @@ class TableTask(Task):
             self._grid, self._codes = Grid(*(t.float() for t in bins.grid)), bins.codes
         self._has_classes = targets.ndim == 1
         self._losses_of = _class_losses if self._has_classes else _squared_losses
-        self.rates = torch.empty(0)  # of the classes
-        if self._has_classes:
-            counts = torch.bincount(targets, weights, minlength=outputs).float()
-            self.rates = counts / counts.sum()
+        self.rates = self._class_rates(outputs)
         self._train = torch.stack([s[0] for s in splits], 1)  # (m, E)
         self._held = torch.stack([s[1] for s in splits], 1)
         self._standing = self._standing_of_rare() if self._has_classes else None
-        count = len(self._train)
-        steps, largest = STEPS, LARGEST_BATCH
-        if bins is not None:
-            steps, largest = FEW_OUTPUTS if outputs <= 2 else MORE_OUTPUTS
-        size = settings.batch_size or min(largest, max(SMALLEST_BATCH, count // steps))
-        # No batch of one row, which has no statistics.
-        self._batches = max(1, min(math.ceil(count / size), count // 2))
-        self.model = self.module = GaussianProduct(
-            rows.shape[1] if bins is None else [2] * rows.shape[1],
+        self._batches = self._batches_of_an_epoch(outputs)
+        self.model = self.module = self._new_network(rows.shape[1], outputs)
+        # On the CPU: the order of rows does not depend on the device.
+        self.generator = torch.Generator().manual_seed(settings.seed)
+        self._order = torch.arange(0)
+
+    def _new_network(self, columns: int, outputs: int) -> GaussianProduct:
+        settings = self.settings
+        made = GaussianProduct(
+            columns if self._grid is None else [2] * columns,
             outputs,
             terms=settings.terms,
             width=settings.width,
             depth=settings.depth,
             form=settings.form,
             precision="norm" if settings.form == "variational" else "one",
-            members=len(splits),
+            members=self._train.shape[1],
             generator=torch.Generator().manual_seed(settings.seed),
         ).float()  # whatever torch's default is
-        if bins is not None:
-            first = self.model.layers[0]
+        if self._grid is not None:
+            first = made.layers[0]
             assert isinstance(first, VariableLayer)
             with torch.no_grad():
                 for tensor in (first.weight, first.anchors):
                     tensor.mul_(SHARPNESS)
-        # On the CPU: the order of rows does not depend on the device.
-        self.generator = torch.Generator().manual_seed(settings.seed)
-        self._order = torch.arange(0)
+        return made
+
+    def _class_rates(self, classes: int) -> Tensor:
+        """The share of each class among the rows, if there are classes."""
+        if not self._has_classes:
+            return torch.empty(0)
+        counts = torch.bincount(self._targets, self._weights, minlength=classes).float()
+        return counts / counts.sum()
+
+    def _batches_of_an_epoch(self, outputs: int) -> int:
+        count = len(self._train)
+        steps, largest = STEPS, LARGEST_BATCH
+        if self._grid is not None:
+            steps, largest = FEW_OUTPUTS if outputs <= 2 else MORE_OUTPUTS
+        size = self.settings.batch_size or min(largest, max(SMALLEST_BATCH, count // steps))
+        # No batch of one row, which has no statistics.
+        return max(1, min(math.ceil(count / size), count // 2))
 
     def prepare(self, fabric: Any, ranks: Ranks | None) -> list[torch.optim.Optimizer]:
         """Bring the table to the device."""
@@ -249,7 +261,7 @@ class TableTask(Task):
         if device.type != "cpu" or settings.form == "signed" or self._has_more_points_than_rows():
             self._grid = None
         if self._grid is not None:
-            keep_freed_memory()
+            retain_heap()
         self._sum = torch.zeros((), device=device)
         self.rates = self.rates.to(device)
         if self._weights is not None:
@@ -406,17 +418,17 @@ class TableTask(Task):
         """Of classes, as sure as is best: how sure an answer is, is settled at the end."""
         values, targets, weights = self._unseen()
         if self._has_classes:
-            sureness = likeliest_sureness(values, targets, weights, self.rates)
-            values = draw_in(values, sureness, self.rates)
+            inverse_temperature = fit_inverse_temperature(values, targets, weights, self.rates)
+            values = shrink_to_rates(values, inverse_temperature, self.rates)
         losses = self._losses_of(values, targets)
         return losses if weights is None else losses * (weights / weights.mean(0))
 
     @torch.no_grad()
-    def sureness(self) -> float:
+    def inverse_temperature(self) -> float:
         """How sure answers may be, by all rows that were held out."""
         if not self._has_classes or not len(self._held):
             return 1.0
-        return float(likeliest_sureness(*self._unseen(), self.rates))
+        return float(fit_inverse_temperature(*self._unseen(), self.rates))
 
     def _unseen(self) -> tuple[Tensor, Tensor, Tensor | None]:  # (m, E, outputs), (m, E, ...)
         """Each member's values, the targets and the weights of the rows that it holds out."""
@@ -461,13 +473,13 @@ def fit_table(
     task = TableTask(rows, targets, outputs, splits, settings, bins, weights)
     trainer = Trainer(task, device=device)
     trainer.run()
-    history, sureness = trainer.history, task.sureness()
+    history, inverse_temperature = trainer.history, task.inverse_temperature()
     return FittedTable(
         task.model.cpu().eval(),
         [row["loss"] for row in history],
         [row["held_out"] for row in history if "held_out" in row],
         task.best_epochs(len(history)),
-        sureness,
+        inverse_temperature,
         task.rates.cpu(),
     )
 
