@@ -184,7 +184,7 @@ TOGETHER = {
 POWER = 0.8
 # How much larger a shift the whole family needs than a corrected z-test of each column does,
 # measured (results/bench/detectable-cpu2.json) and rounded up.
-SHIFT_OF_THE_FAMILY, SHIFT_OF_FEW_ROWS = 1.4, 1.5
+SHIFT_OF_THE_FAMILY, SHIFT_OF_FEW_ROWS = 1.2, 3.0
 
 
 @torch.no_grad()
