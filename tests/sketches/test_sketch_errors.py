@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import kermix as km
 from cases import COSTS, LOSSES, normal, ridged, uniform
-from internals import NystromFeatures, write_sealed
+from internals import NystromFeatures, write_checksummed
 from kermix import errors
 from sketch_cases import assert_same, sums
 
@@ -189,7 +189,7 @@ def rewritten(path, change):
     """The file with what a function makes of it, and a checksum of that."""
     header, tensors = header_of(path), load_file(path)
     change(header, tensors)
-    write_sealed(path, tensors, json.dumps(header), "")
+    write_checksummed(path, tensors, json.dumps(header), "")
 
 
 def cut(share):

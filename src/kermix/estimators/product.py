@@ -22,6 +22,7 @@ from kermix.errors import OptionError, SampleError
 from kermix.networks.product_binned import MOST_VALUES, ColumnBins, shrink_to_rates
 from kermix.networks.product_rows import GaussianProduct, ProductForm
 from kermix.networks.scaled import Scaler
+from kermix.training.build import ROWS_TO_SPLIT
 from kermix.training.loop import gradients_on
 from kermix.training.product_training import FittedTable, TableSettings, fit_table
 
@@ -41,7 +42,6 @@ Own = TypeVar("Own", bound="ProductEstimator")
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
-ROWS_TO_SPLIT = 20
 # Held out of each network where nothing is said: one epoch and one number are found with them.
 SHARE_HELD_OUT, MOST_HELD_OUT = 0.1, 250
 FARTHEST = 1e6  # usual deviations: what is farther is as far, for all Gaussians

@@ -26,11 +26,11 @@ from kermix.distributed.launch import check_ranks
 from kermix.environment import is_rank, world_of_environment
 from kermix.errors import OptionError
 from kermix.files import whole_file, write_array
-from kermix.fitting.samples_run import FitRun
-from kermix.images.classifier_run import ClassifyRun
-from kermix.images.generator_run import ASKED, ImageRun, suits_images
+from kermix.fitting.kinds import open_run
+from kermix.fitting.samples_run import begin_samples
+from kermix.images.generator_run import ASKED, begin_images, suits_images
 from kermix.images.generator_settings import ImageModelName, ImageSettings
-from kermix.runs.folder import FIT, check_new_folder, kind_of_run, next_free_folder
+from kermix.runs.folder import check_new_folder, next_free_folder
 from kermix.runs.run import KEPT, Run, Start, equivalent_command
 from kermix.runs.train import complete
 from kermix.tables.runs.table_fit import (
@@ -44,7 +44,6 @@ from kermix.tables.runs.table_fit import (
     typed_table,
     why_table_model,
 )
-from kermix.tables.runs.table_run import TableRun
 from kermix.tables.runs.training_data import LargeTable, is_large, look_at_large
 from kermix.training.fit_settings import FitSettings
 from kermix.training.loop import gradients_on
@@ -57,20 +56,9 @@ __all__ = [
     "begin_fit",
     "choose_model",
     "fit",
-    "open_run",
     "reopen",
     "resume",
 ]
-
-RUNS: tuple[type[Run], ...] = (FitRun, ImageRun, ClassifyRun, TableRun)
-KINDS = {run.kind: run for run in RUNS}
-
-
-def open_run(folder: Path | str) -> Run:
-    """The run in a folder, of whichever kind it is."""
-    # A folder that is no run is refused by name when it is opened.
-    return KINDS.get(kind_of_run(Path(folder)) or FIT, FitRun).open(folder)
-
 
 SMALLEST_SIDE = 4
 OF_IMAGES = ("code", "spaces", "encoder_steps", "chunk", "debias")
@@ -321,7 +309,7 @@ def fit(
     quick: bool = False,
     show: bool = False,
     **options: Any,
-) -> FitRun | ImageRun | TableRun:
+) -> Run:
     """Fit a mixture, a table model or a generator to data: train, draw samples, write a report.
 
     The result is a run folder like that of `kermix fit`, which also works with `kermix resume`,
@@ -395,7 +383,7 @@ def reopen(
 ) -> Run:
     """A run to continue, with another number of processes if that is asked for."""
     run = open_run(folder)
-    if isinstance(run, FitRun | TableRun):
+    if "ranks" in run.config:
         before = run.ranks
         asked = (devices or before[0], nodes or before[1], strategy or before[2])
         if is_rank() and devices is nodes is None:
@@ -420,7 +408,7 @@ def begin_fit(
     from_disk: bool | None = None,
     command: Sequence[str] | None = None,
     **settings: Any,
-) -> tuple[FitRun | ImageRun | TableRun, Any]:
+) -> tuple[Run, Any]:
     """Make the run folder of a fit; see `fit`. Nothing is trained yet.
 
     `command` are the words that were typed; by default those that do the same.
@@ -459,10 +447,10 @@ def begin_fit(
 
 def _begin_images(
     source: str, dataset: Dataset, asked: Asked, folder: Path | None, start: Start
-) -> tuple[ImageRun, Dataset]:
+) -> tuple[Run, Dataset]:
     chosen = image_settings(dataset, asked.settings, asked.quick)
     folder = folder or next_free_folder(dataset.name.replace(":", "-"))
-    run = ImageRun.create(
+    run = begin_images(
         folder, source, dataset, chosen, start, quick=asked.quick, options=asked.reading
     )
     return run, dataset
@@ -470,14 +458,14 @@ def _begin_images(
 
 def _begin_rows(
     data: Source, choice: Choice, asked: Asked, folder: Path | None, start: Start
-) -> tuple[FitRun, Dataset]:
+) -> tuple[Run, Dataset]:
     notes = (choice.reason,) if choice.reason else ()
     if isinstance(choice.data, Dataset):
         dataset = choice.data
         chosen = row_settings(dataset, asked.settings, asked.quick)
         folder = folder or next_free_folder(dataset.name)
         options = asked.reading
-        run = FitRun.create(folder, str(data), dataset, chosen, start, options, notes)
+        run = begin_samples(folder, str(data), dataset, chosen, start, options, notes)
         return run, dataset
     # Rows that were in memory, or are not the whole file, are kept in the folder.
     given = sorted(name for name, value in asked.reading.items() if value is not None)
@@ -494,7 +482,7 @@ def _begin_rows(
     chosen = row_settings(dataset, asked.settings, asked.quick)
     folder = folder or next_free_folder("table")
     source = str((folder / KEPT[table.named]).absolute())
-    run = FitRun.create(folder, source, dataset, chosen, start, notes=notes)
+    run = begin_samples(folder, source, dataset, chosen, start, notes=notes)
     _keep(table, Path(source))
     return run, dataset
 

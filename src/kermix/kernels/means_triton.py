@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kermix.kernels.mean_sums import KernelMoments
+from kermix.kernels.means_compiled import KernelMoments
 
 __all__ = ["kernel_moments", "nearest_distances", "recompute_distances"]
 

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from kermix.checks import check_samples, check_weights
 from kermix.errors import DeviceError, ShapeError, SketchError, WeightError
-from kermix.files import read_sealed, write_sealed
+from kermix.files import read_checksummed, write_checksummed
 from kermix.kernels.distances import Layout
 from kermix.kernels.gaussian import GaussianKernel
 from kermix.kernels.mixed import MixedKernel
@@ -445,7 +445,7 @@ def write_sketch(
         tensors |= {"center": features.scale.center, "spread": features.scale.spread}
     if features.chosen_from is not None:
         tensors["chosen_from"] = features.chosen_from
-    write_sealed(path, tensors, json.dumps(header), MISSING)
+    write_checksummed(path, tensors, json.dumps(header), MISSING)
 
 
 def read_sketch(path: Path, device: torch.device | str) -> StoredSketch:
@@ -453,7 +453,7 @@ def read_sketch(path: Path, device: torch.device | str) -> StoredSketch:
     if not path.is_file():
         raise SketchError(f"{path}: there is no such file.")
     try:
-        found, header = read_sealed(path, MISSING)
+        found, header = read_checksummed(path, MISSING)
     except ValueError as error:
         raise SketchError(f"{path}: damaged, or not a sketch ({error}).") from None
     if not isinstance(header, dict) or header.get("format") != FORMAT:

@@ -20,13 +20,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kermix.errors import MissingExtraError, RunError
-from kermix.files import read_sealed, whole_file, write_sealed
+from kermix.errors import MissingExtraError, OptionError, RunError
+from kermix.files import read_checksummed, whole_file, write_checksummed
 
 __all__ = [
     "RunningAverage",
     "check_declared",
+    "device_of",
     "load_checkpoint",
+    "load_model",
     "optimizer_tensors",
     "rebuilding",
     "restore_optimizer",
@@ -51,7 +53,7 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensor], content: dict[str, A
     text = json.dumps(content, allow_nan=False)
     if path.stem == "last":
         _keep_as_previous(path)
-    write_sealed(path, tensors, text, MISSING)
+    write_checksummed(path, tensors, text, MISSING)
     return path
 
 
@@ -60,10 +62,34 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not path.is_file():
         raise RunError(f"{path}: there is no such checkpoint.")
     try:
-        return read_sealed(path, MISSING)
+        return read_checksummed(path, MISSING)
     except ValueError as error:
         raise RunError(
             f"{path}: damaged, or not a checkpoint ({error}). {_what_to_do(path)}"
+        ) from None
+
+
+def load_model(model: nn.Module, tensors: dict[str, Tensor]) -> None:
+    """Give a model the weights of a checkpoint."""
+    model.load_state_dict(tensors_of("model.", tensors))
+
+
+def device_of(name: str) -> torch.device:
+    """Where a trained model is asked: a device by its name; `"auto"` is an accelerator, if any.
+
+    Example:
+        >>> device_of("cpu")
+        device(type='cpu')
+    """
+    if name in ("auto", "gpu"):
+        there = [n for n in ("mps", "cuda") if getattr(torch, n).is_available()]
+        name = there[0] if there else "cpu" if name == "auto" else "cuda"
+    try:
+        device = torch.device(name)
+        return torch.empty(0, device=device).device  # with its number
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise OptionError(
+            f"device={name!r} cannot be used here: {' '.join(str(error).split())}"
         ) from None
 
 
@@ -84,7 +110,7 @@ def _what_to_do(path: Path) -> str:
     for name in SUBSTITUTES.get(path.stem, ()):
         other = path.with_stem(name)
         try:
-            _, content = read_sealed(other, MISSING)
+            _, content = read_checksummed(other, MISSING)
             return (
                 f"To continue, replace it with {other} (step {content['step']}), which is intact."
             )
