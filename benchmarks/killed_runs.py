@@ -5,10 +5,11 @@ a process of its own:
 
 - whole: `kermix fit` or `kermix classify`, not stopped.
 - repeated: the command that the whole run has stored, executed as it is printed.
-- killed: the same command, ended by SIGKILL at a random moment of its training, and continued by
-  `kermix resume`. A moment counts if the process was ended by that signal after training had
-  begun (there is a `metrics.csv`) and before its last step (the last checkpoint, if there is one,
-  is of an earlier step); another is drawn else.
+- killed: the same command, ended by SIGKILL at a random moment of its training (a step that is
+  drawn has been reported, and a random part of the time between two reports has passed), and
+  continued by `kermix resume`. A moment counts if the process was ended by that signal after
+  training had begun (there is a `metrics.csv`) and before its last step (the last checkpoint, if
+  there is one, is of an earlier step); another is drawn else.
 
 Compared bit for bit are all tensors of the checkpoints that a finished run has, and the reports
 in `metrics.csv`, but for seconds.
@@ -154,35 +155,41 @@ def _begun(command: _Command, run: Path) -> bool:
     return True
 
 
+def _reported(run: Path) -> int:
+    """The last step that was reported."""
+    with contextlib.suppress(FileNotFoundError, IndexError, KeyError, ValueError):
+        return int(_reports(run)[-1]["step"])
+    return 0
+
+
 def _whole(words: Sequence[str], run: Path) -> float:
-    """Train without a stop; returns how many seconds training took."""
+    """Train without a stop; returns how many seconds are between two reports."""
     command = _Command(words, run.with_suffix(".txt"))
     _begun(command, run)
-    start, last, seen = time.perf_counter(), 0.0, (0, 0)
-    path = run / "checkpoint" / "last.safetensors"
+    start, times = time.perf_counter(), {0: 0.0}
     while command.process.exitcode is None:
-        with contextlib.suppress(FileNotFoundError):
-            mark = path.stat()
-            if (mark.st_ino, mark.st_mtime_ns) != seen:
-                seen, last = (mark.st_ino, mark.st_mtime_ns), time.perf_counter() - start
+        times.setdefault(_reported(run), time.perf_counter() - start)
         time.sleep(0.001)
     command.succeed()
-    return last
+    return max(times.values()) / max(1, len(times) - 1)
 
 
 def killed_and_resumed(
-    words: Sequence[str], run: Path, wait: float, steps: int
+    words: Sequence[str], run: Path, moment: tuple[int, float], steps: int
 ) -> dict[str, Any] | None:
-    """Kill a run so many seconds after its training began, and continue it.
+    """Kill a run so many seconds after a step was reported, and continue it.
 
     Returns:
-        At which steps it was; None if the moment was not one of its training.
+        Where it was; None if the moment was not one of its training.
     """
-    command = _Command(words, run.with_suffix(".txt"))
+    command, (step, wait) = _Command(words, run.with_suffix(".txt")), moment
     if not _begun(command, run):
         raise RuntimeError(command.output.read_text())
+    while _reported(run) < step and command.process.exitcode is None:
+        time.sleep(0.001)
     time.sleep(wait)
-    os.kill(command.process.pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):  # it has ended by itself, and does not count
+        os.kill(command.process.pid, signal.SIGKILL)
     code, reached = command.end(), _step(run)
     if code != -signal.SIGKILL or reached >= steps or (run / "report.html").exists():
         return None
@@ -204,19 +211,18 @@ def _of_kind(name: str, moments: int, generator: random.Random) -> dict[str, Any
         if drawn > 10 * moments:
             raise RuntimeError(f"{name}: training is too short to be killed.")
         run = Path(f"killed-{drawn}")
-        found = killed_and_resumed(
-            (*words, "--out", str(run)), run, generator.uniform(0, seconds), steps
-        )
+        moment = generator.randrange(steps), generator.uniform(0, seconds)
+        found = killed_and_resumed((*words, "--out", str(run)), run, moment, steps)
         if found is not None:
             kills.append(found)
             equal += equal_runs(first, run) > 0
     return {
-        "kind": name, "command": stored, "steps": steps, "training seconds": seconds,
+        "kind": name, "command": stored, "steps": steps, "seconds between reports": seconds,
         "files": ", ".join(dict.fromkeys(file for file, _ in _weights(first))),
         "tensors": len(_weights(first)), "killed": len(kills), "equal": equal,
         "printed command equal": repeated > 0, "drawn": drawn,
         "checkpoint steps when killed": [kill["checkpoint"] for kill in kills],
-        "seconds when killed": [kill["seconds"] for kill in kills],
+        "seconds after a report when killed": [kill["seconds"] for kill in kills],
     }  # fmt: skip
 
 

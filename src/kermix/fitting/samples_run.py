@@ -112,7 +112,6 @@ def begin_samples(
         SAMPLES,
         folder,
         source,
-        BUILT_IN,
         settings,
         start,
         options=options or {},
@@ -246,7 +245,7 @@ def _refusal(run: Run, question: str) -> str | None:
 SAMPLES = Kind(
     FIT, FitSettings, ("shape", "columns", "image", "variance"),
     _dataset, _trainer, _shown, _finish, ("best",), _read_model,
-    {"sample": _sample, "write_samples": _write_samples, "score": _score}, _refusal,
+    {"sample": _sample, "write_samples": _write_samples, "score": _score}, _refusal, BUILT_IN,
 )  # fmt: skip
 
 

@@ -63,7 +63,6 @@ def begin_classifier(
         CLASSIFIER,
         folder,
         source,
-        LABELLED_SETS,
         settings,
         start,
         options=options or {},
@@ -173,7 +172,7 @@ def _refusal(run: Run, question: str) -> str:
 
 CLASSIFIER = Kind(
     CLASSIFY, ClassifierSettings, ("shape", "images", "classes"),
-    _dataset, _trainer, _shown, _finish, ("model",), _read_model, {}, _refusal,
+    _dataset, _trainer, _shown, _finish, ("model",), _read_model, {}, _refusal, LABELLED_SETS,
     reported=("epoch", "step", "loss", "train_accuracy", "test_accuracy", "seconds"),
 )  # fmt: skip
 

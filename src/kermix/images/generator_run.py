@@ -93,7 +93,6 @@ def begin_images(
         GENERATOR,
         folder,
         source,
-        BUILT_IN,
         settings,
         start,
         options=options or {},
@@ -259,7 +258,7 @@ def _refusal(run: Run, question: str) -> str | None:
 GENERATOR = Kind(
     IMAGES, ImageSettings, ("name", "image", "classes", "frequencies", "quick"),
     _dataset, _trainer, _shown, _finish, ("last",), _read_model,
-    {"sample": _sample, "write_samples": _write_samples}, _refusal,
+    {"sample": _sample, "write_samples": _write_samples}, _refusal, BUILT_IN,
     notes=_notes, on_report=_keep_moment,
 )  # fmt: skip
 

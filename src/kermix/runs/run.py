@@ -165,6 +165,7 @@ class Kind:
         answers: What the trained model answers, by name (`"sample"`, `"sample_parts"`,
             `"write_samples"`, `"score"`, `"impute"`, `"conditionals"`), as functions.
         refusal: Why it does not answer what has a name, as a sentence; None if it does.
+        sets: Names of sets of data, which come before files of the same name.
         reported: Columns of `metrics.csv`.
         model: A copy of the trained model for whoever asks; by default one of what was read.
         notes: What a user should know before believing the numbers, beside what was noted.
@@ -183,6 +184,7 @@ class Kind:
     read_model: Callable[["Run", Path], Any]
     answers: Mapping[str, Callable[..., Any]]
     refusal: Callable[["Run", str], str | None]
+    sets: Collection[str] = ()
     reported: tuple[str, ...] = ("step", "loss", "variance", "metric")
     model: Callable[["Run"], Any] | None = None
     notes: Callable[["Run", Any], list[str]] | None = None
@@ -210,7 +212,6 @@ class Run:
         kind: Kind,
         folder: Path,
         source: str,
-        built_in: Collection[str],
         settings: Any,
         start: Start,
         *,
@@ -224,7 +225,6 @@ class Run:
             kind: Which kind of run it is.
             folder: Where.
             source: What the data are loaded from: a name or a path.
-            built_in: Names of sets that come before files of the same name.
             settings: What the user chose.
             start: How the training is started.
             options: How the data are read: rows, data_root, size, where they are given.
@@ -239,7 +239,7 @@ class Run:
             "kermix": __version__,
             "command": [*start.command[:2], *([source] if in_memory else start.command[2:3]),
                         *start.command[3:]],
-            "data": lasting_source(source, built_in),
+            "data": lasting_source(source, kind.sets),
             "options": {
                 name: str(Path(value).resolve()) if name == "data_root" else value
                 for name, value in options.items()

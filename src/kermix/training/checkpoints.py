@@ -170,6 +170,11 @@ class _Allocations(TorchDispatchMode):
         super().__init__()
         self._left = most
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: PyTorch would import its compiler, for a second, and nothing here is compiled."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not any(isinstance(argument, Tensor) for argument in args):
             sizes = [a for a in args if isinstance(a, list | tuple) and all(map(_is_size, a))]

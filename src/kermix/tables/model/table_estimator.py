@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from kermix.checks import check_option, row_weights, seed_from
+from kermix.checks import check_count, check_option, row_weights, seed_from
 from kermix.data.readers.common import Reading
 from kermix.data.readers.frames import FRAME_KINDS, Frame
 from kermix.data.readers.reading import read_frame
@@ -258,10 +258,11 @@ class TableModel(TableAnswers, BaseEstimator):
             if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
                 raise ValueError("its weights are not finite")
             network.load_state_dict(tensors)
+            network.eval().try_out()
+            check_count("orders", model.orders, 1)
             kept, frame = int(content["n_iter"]), content["frame"]
             check_option("frame", frame, FRAME_KINDS)
-        network = network.eval().to(device)
-        return model.with_network(network, schema, [], kept, frame)
+        return model.with_network(network.to(device), schema, [], kept, frame)
 
     @classmethod
     def of_settings(

@@ -296,7 +296,6 @@ class TableFit:
             TARGET_RUN if settings.learns_target_alone else TABLE_RUN,
             folder,
             source,
-            (),
             settings,
             start,
             options={n: v for n, v in options.items() if v not in (None, (), {})},

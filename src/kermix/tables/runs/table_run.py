@@ -20,7 +20,7 @@ from kermix.data.readers.common import CsvForm, Reading, counted
 from kermix.data.readers.frames import Frame, as_frame, taken_rows
 from kermix.data.readers.reading import read_frame
 from kermix.data.schema.keys import key_seed
-from kermix.data.schema.schema import Schema
+from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.data.writing import table_writer
 from kermix.errors import OptionError, SchemaError
 from kermix.runs.folder import TABLE, TARGET, check_data, check_trained
@@ -336,7 +336,7 @@ def _conditionals(run: Run, table: Any, target: str | None = None) -> Iterator[C
     if not kept:
         raise SchemaError(
             f"{frame.name}: none of the columns that {name} depends on is present "
-            f"({', '.join(schema.names[:12])})."
+            f"({', '.join([n for n in schema.names if n != name][:12])})."
         )
     for start in range(0, frame.rows, ROWS_AT_ONCE):
         some = {n: frame.columns[n].slice(start, ROWS_AT_ONCE) for n in kept}
@@ -380,39 +380,54 @@ def generator_of(model: Any, seed: int) -> torch.Generator:
 
 def _finish(run: Run, data: TableData, outcome: Outcome) -> Numbers:
     """Write samples and report; returns the numbers to show."""
-    settings, file = run.settings, f"samples{run.config['form']}"
-    held, train = data.split(settings)
+    held, train = data.split(run.settings)
     densities = _contest(run, data, train, np.sort(held)) if run.config.get("contest") else {}
     model = run.trained_model()
-    count = min(MOST_JUDGED, max(LEAST_JUDGED, len(data.encoded)))
-    drawn = model.sample(count, random_state=settings.seed + 1, frame="arrow")
-    with table_writer(run.folder / file, form=csv_form(run, file)) as writer:
-        writer.write(drawn.slice(0, KEPT_SAMPLES))
-    types = {c.name: c.type for c in data.schema.columns}
-    samples = data.schema.encode(replace(as_frame(drawn, "samples"), types=types), extra=True)
-    judged = np.sort(held if len(held) else train[:MOST_JUDGED])
-    log_density = model.score_samples(taken_rows(data.frame, judged))
-    quality = judge_samples(data.schema, data.encoded, samples, train, held, log_density)
-    copied = data.copied(samples)
-    if copied is not None:
-        quality = replace(quality, copies=copied)
-    name = model.name
-    others = [(n, d) for n, d in densities.items() if n != name]
-    named = {n for n, _ in others} | {name}
-    kept = [(n, d) for n, d in quality.references if n not in named]
-    quality = replace(quality, references=(*others, *kept))
-    chosen = {"model": name, "models": densities} if densities else {}
+    samples = _report_samples(run, model, data)
+    quality = _judged(model, data, samples, (held, train), densities)
+    chosen = {"model": model.name, "models": densities} if densities else {}
     write_json(run.folder / "result.json", {**chosen, **quality.as_json()})
     rows = _numbers(data, quality, outcome, model.n_iter_)
     if len(densities) > 1:
-        rows.insert(0, ("model", f"{name}, chosen by the log-density of {len(held)} held-out "
-                        "rows"))  # fmt: skip
+        rows.insert(0, ("model", f"{model.name}, chosen by the log-density of {len(held)} "
+                        "held-out rows"))  # fmt: skip
     given = []
     if not isinstance(model, TableMixture):
         given = conditionals_of(model, data.schema, data.frame, data.encoded)
     write_table_report(run, rows, data.schema, (data.encoded, samples), quality,
-                       outcome.history, name, given)  # fmt: skip
+                       outcome.history, model.name, given)  # fmt: skip
     return rows
+
+
+def _report_samples(run: Run, model: Any, data: TableData) -> EncodedTable:
+    """Rows for the report, of which some are kept in the folder."""
+    file, count = f"samples{run.config['form']}", len(data.encoded)
+    count = min(MOST_JUDGED, max(LEAST_JUDGED, count))
+    drawn = model.sample(count, random_state=run.settings.seed + 1, frame="arrow")
+    with table_writer(run.folder / file, form=csv_form(run, file)) as writer:
+        writer.write(drawn.slice(0, KEPT_SAMPLES))
+    types = {c.name: c.type for c in data.schema.columns}
+    return data.schema.encode(replace(as_frame(drawn, "samples"), types=types), extra=True)
+
+
+def _judged(
+    model: Any,
+    data: TableData,
+    samples: EncodedTable,
+    split: tuple[np.ndarray, np.ndarray],
+    densities: Mapping[str, float],
+) -> TableQuality:
+    """How good samples and densities are, beside those of the models that were compared."""
+    held, train = split
+    rows = np.sort(held if len(held) else train[:MOST_JUDGED])
+    log_density = model.score_samples(taken_rows(data.frame, rows))
+    quality = judge_samples(data.schema, data.encoded, samples, train, held, log_density)
+    copied = data.copied(samples)
+    if copied is not None:
+        quality = replace(quality, copies=copied)
+    others = {name: value for name, value in densities.items() if name != model.name}
+    kept = [(n, d) for n, d in quality.references if n not in (*others, model.name)]
+    return replace(quality, references=(*others.items(), *kept))
 
 
 def _contest(run: Run, data: TableData, train: np.ndarray, held: np.ndarray) -> dict[str, float]:
