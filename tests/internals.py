@@ -398,6 +398,7 @@ if TYPE_CHECKING:
         PairScores,
         _in_own_margins,
         legendre,
+        nested_sums,
         pairs_to_look_at,
         places_of_names,
     )
@@ -412,6 +413,7 @@ if TYPE_CHECKING:
     )
     from kermix.two_sample.cost_test import COSTS as cost_test_COSTS
     from kermix.two_sample.cost_test import cost_tests
+    from kermix.two_sample.depth import DepthStatistics
     from kermix.two_sample.error_bars import (
         groups,
         halves,
