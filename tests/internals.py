@@ -286,7 +286,7 @@ if TYPE_CHECKING:
         pair_chart,
         typical_rows,
     )
-    from kermix.tables.compare.dense_details import MatrixStatistics
+    from kermix.tables.compare.cost_details import MatrixStatistics
     from kermix.tables.compare.result import TITLES
     from kermix.tables.compare.sketch_comparison import drift
     from kermix.tables.compare.verdict import auc_text
@@ -390,32 +390,31 @@ if TYPE_CHECKING:
         ColumnPlace,
         ColumnScores,
         ColumnsScores,
+        ColumnStatistics,
         MiddleRanks,
         PairScores,
+        _in_own_margins,
         legendre,
+        pairs_to_look_at,
         places_of_names,
     )
     from kermix.two_sample.cost_statistics import (
         COST_RIDGE,
         TILE,
         CostStatistics,
+        EnergyStatistic,
         WeightedMoments,
         bures_form,
+        line_energy,
     )
     from kermix.two_sample.cost_test import COSTS as cost_test_COSTS
     from kermix.two_sample.cost_test import cost_tests
-    from kermix.two_sample.energy import EnergyStatistic, line_energy
     from kermix.two_sample.error_bars import (
         groups,
         halves,
         jackknife_error,
         mean_measures,
         standard_error,
-    )
-    from kermix.two_sample.evidence import (
-        ColumnStatistics,
-        _in_own_margins,
-        pairs_to_look_at,
     )
     from kermix.two_sample.kernel_family import Kernels, KernelStatistics
     from kermix.two_sample.mean_test import FEWEST_ROWS, mean_test

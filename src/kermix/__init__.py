@@ -50,8 +50,7 @@ if TYPE_CHECKING:
     from kermix.tables.evaluate.evaluate import evaluate
     from kermix.tables.model.table_estimator import TableModel
     from kermix.tables.sketch_files import sketch_files
-    from kermix.two_sample.cost_test import two_sample_test
-    from kermix.two_sample.dependence import dependence
+    from kermix.two_sample.cost_test import dependence, two_sample_test
 
 __all__ = [
     "CosineKernel",
@@ -128,8 +127,7 @@ _PUBLIC = {
     "kermix.tables.evaluate.evaluate": "evaluate",
     "kermix.tables.model.table_estimator": "TableModel",
     "kermix.tables.sketch_files": "sketch_files",
-    "kermix.two_sample.cost_test": "two_sample_test",
-    "kermix.two_sample.dependence": "dependence",
+    "kermix.two_sample.cost_test": "dependence two_sample_test",
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 _ROOMS = (

@@ -11,11 +11,12 @@ data and cells, small networks are trained on scikit-learn's digits.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from kermix.data.images.labelled import load_labelled
+from kermix.data.images.labelled import LabelledImages, load_labelled
 from kermix.errors import RunError
 from kermix.images.classifier_settings import ClassifierSettings, NormReading, as_written
 from kermix.paper.artefact import Artefact, Claim, Rows, Tick, ignore
@@ -67,35 +68,14 @@ def run(
         patches: Sides of patches.
         changes: Settings of the networks to change.
     """
-    seeds = seeds or (1 if quick else 3)
-    patches = patches or ((1, 3) if quick else PATCHES)
     kept = [] if cells is None else _kept(cells / FILE)
     if data_root is None and kept:
         rows = [_row(cell) for cell in kept]
     else:
-        rows = []
-        sets = ("digits",) if data_root is None else tuple(PAPER)
-        total = len(sets) * len(READINGS) * len(patches) * seeds
-        for name in sets:
-            train, test = (load_labelled(name, part, data_root=data_root)
-                           for part in ("train", "test"))  # fmt: skip
-            if quick:
-                train, test = (
-                    replace(part, images=part.images[:QUICK_IMAGES],
-                            labels=part.labels[:QUICK_IMAGES])
-                    for part in (train, test)
-                )  # fmt: skip
-            for reading in READINGS:
-                for patch in patches:
-                    base = as_written(name, patch, reading)
-                    base = replace(base, **((QUICK if quick else {}) | changes))
-                    for seed in range(seeds):
-                        settings = replace(base, seed=seed)
-                        cell = _found(kept, name, settings) or train_cell(
-                            train, test, settings, variant=f"{AS_WRITTEN}, {reading}"
-                        )
-                        rows.append(_row(cell))
-                        tick(len(rows) / total)
+        if quick:
+            patches, seeds, changes = patches or (1, 3), seeds or 1, QUICK | changes
+        most = QUICK_IMAGES if quick else None
+        rows = _trained(data_root, most, kept, tick, seeds or 3, patches or PATCHES, changes)
     return Artefact(
         name="table-as-written",
         title="Table 1 with Eqs. 25 to 27 as they are written",
@@ -111,6 +91,41 @@ def run(
         claims=judged({"cells": rows}),
         notes=_notes(rows),
     )  # fmt: skip
+
+
+def _trained(
+    data_root: Path | None,
+    most: int | None,
+    kept: Sequence[dict[str, Any]],
+    tick: Tick,
+    seeds: int,
+    patches: Sequence[int],
+    changes: Mapping[str, Any],
+) -> Rows:
+    """A row for each set, reading, patch and seed, of networks that are kept or trained now."""
+    sets = ("digits",) if data_root is None else tuple(PAPER)
+    rows: Rows = []
+    for name in sets:
+        images = _images(name, data_root, most)
+        for reading, patch, seed in product(READINGS, patches, range(seeds)):
+            changed = {**changes, "seed": seed}
+            settings = replace(as_written(name, patch, reading), **changed)
+            cell = _found(kept, name, settings) or train_cell(
+                *images, settings, variant=f"{AS_WRITTEN}, {reading}"
+            )
+            rows.append(_row(cell))
+            tick(len(rows) / (len(sets) * len(READINGS) * len(patches) * seeds))
+    return rows
+
+
+def _images(
+    name: str, data_root: Path | None, most: int | None
+) -> tuple[LabelledImages, LabelledImages]:
+    """Training and test images, or the first of each."""
+    train, test = (
+        load_labelled(name, part, data_root=data_root).first(most) for part in ("train", "test")
+    )
+    return train, test
 
 
 def _kept(path: Path) -> list[dict[str, Any]]:
@@ -190,19 +205,19 @@ def _figure(rows: Rows) -> "Figure":
     sets = list(dict.fromkeys(row["dataset"] for row in rows))
     figure, (panels,) = sheet(1, len(sets), 2.8 * len(sets) + 0.6, 3.0)
     for axes, name in zip(panels, sets, strict=True):
-        lines = [(reading, _values(rows, name, reading, "train_accuracy"),
-                  _values(rows, name, reading, "test_accuracy"), colour)
-                 for reading, colour in (("element", BLUE), ("vector", ORANGE))]  # fmt: skip
-        taught, tested = (
-            {str(p): [table[name][str(p)]] for p in PATCHES} if name in table else {}
-            for table in (PAPER_TRAIN, PAPER)
-        )
-        for label, train, test, colour in [*lines, ("paper", taught, tested, GREEN)]:
-            for values, fill, shown in ((train, "white", None), (test, colour, label)):
+        for part, of_paper in (("train", PAPER_TRAIN), ("test", PAPER)):
+            lines = [
+                (reading, _values(rows, name, reading, f"{part}_accuracy"), colour)
+                for reading, colour in (("element", BLUE), ("vector", ORANGE))
+            ]
+            paper = {p: [of_paper[name][p]] for p in map(str, PATCHES)} if name in PAPER else {}
+            for label, values, colour in [*lines, ("paper", paper, GREEN)]:
                 places = [(int(p), mean(own)) for p, own in values.items()]
+                filled = part == "test"
                 if places:
                     axes.plot(*zip(*places, strict=True), "o-", color=colour, markersize=4,
-                              linewidth=1, markerfacecolor=fill, label=shown)  # fmt: skip
+                              linewidth=1, markerfacecolor=colour if filled else "white",
+                              label=label if filled else None)  # fmt: skip
         axes.set_title(NAMES[name], fontsize=8, color=INK_COLOUR)
         axes.set_xticks(PATCHES)
         axes.set_xlabel("patch size", fontsize=8)

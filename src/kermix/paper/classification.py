@@ -10,6 +10,7 @@ the first is judged, too; the equations as they are written are judged in
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from kermix.data.images.labelled import LabelledImages, load_labelled
 from kermix.errors import DownloadError, ImageError
 from kermix.images.classifier_settings import ClassifierSettings, preset
-from kermix.paper.artefact import Artefact, Rows, Tick, ignore, read_record
+from kermix.paper.artefact import Artefact, Claim, Rows, Tick, ignore, read_record
 from kermix.paper.plots import BLUE, GREEN, GREY, INK_COLOUR, ORANGE, PINK, sheet
 from kermix.paper.table_records import (
     AS_WRITTEN,
@@ -33,6 +34,7 @@ from kermix.paper.table_records import (
     recorded,
     train_cell,
 )
+from kermix.paper.verdicts import of_seeds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -70,32 +72,16 @@ def run(
             `results/table1-as-written.json` here or in the checkout, if there are any.
         changes: Settings of the networks to change.
     """
-    seeds = seeds or (1 if quick else 3)
-    kept = None if cells is None else cells / "table-classification.json"
-    data: dict[str, tuple[LabelledImages, LabelledImages]] = {}
+    rows = _kept(cells)
     notes: list[str] = []
-    rows: Rows = []
-    if kept is not None and kept.exists():
-        rows = read_record(kept)["tables"]["cells"]
+    if rows:
         columns = tuple(dict.fromkeys(row["column"] for row in rows))
-        seeds = len({row["seed"] for row in rows})
     else:
         data, notes = _read(data_root)
-        notes += [note for train, _ in data.values() for note in train.notes]
-    total = len(data) * len(columns) * seeds
-    for name, (train, test) in data.items():
-        if quick:
-            train, test = _fewer(train), _fewer(test)
-        for column in columns:
-            settings = replace(_settings(name, column, quick), **changes)
-            for seed in range(seeds):
-                cell = train_cell(train, test, replace(settings, seed=seed))
-                shown = {key: cell[key] for key in SHOWN}
-                rows.append({"dataset": name, "column": column, "seed": seed, **shown})
-                tick(len(rows) / total)
+        rows = _trained(data, columns, seeds or (1 if quick else 3), quick, changes, tick)
     sets = list(dict.fromkeys(row["dataset"] for row in rows))
-    found, taught = (
-        {name: {c: _values(rows, name, c, f"{part}_accuracy") for c in columns} for name in sets}
+    tested, taught = (
+        {name: _by_column(rows, name, columns, part) for name in sets}
         for part in ("test", "train")
     )
     beside, sources = recorded(records)
@@ -106,21 +92,61 @@ def run(
         caption="Test accuracy by patch size: Gaussian-product networks of this run (filled), the "
         "paper's (hollow), and those of earlier, recorded runs (small) where there are any. "
         "Dashed: the CNN of the same source.",
-        figure=_figure(found, beside),
+        figure=_figure(tested, beside),
         settings={
-            "sets": sets, "seeds": seeds, "quick": quick, "width": settings.width,
-            "depth": settings.depth, "output width": settings.output_width,
+            "sets": sets, "seeds": len({row["seed"] for row in rows}), "quick": quick,
+            "width": settings.width, "depth": settings.depth,
+            "output width": settings.output_width,
             "images": "at most 2000 of each part" if quick else "all",
             "recorded": sources, **{f"recorded: {kind}": KINDS[kind] for kind in beside},
         },
-        tables={"accuracy": _table(rows, sets, columns, beside), "cells": rows},
-        claims=[c for name in sets for c in claims(name, found[name], train=taught[name])]
-        + [c for kind, trained in beside.items() for name in PAPER
-           if not kind.startswith(AS_WRITTEN) and name not in sets
-           and set(trained.get(name, {})) >= set(COLUMNS)
-           for c in claims(name, _part(trained[name], 1), kind, _part(trained[name], 0))],
+        tables={"accuracy": _table(rows, columns, beside), "cells": rows},
+        claims=[c for name in sets for c in claims(name, tested[name], train=taught[name])]
+        + _recorded_claims(beside, sets),
         notes=[*notes, *_notes(sets == ["digits"], quick, beside, sources)],
     )  # fmt: skip
+
+
+def _kept(cells: Path | None) -> Rows:
+    """The rows of an earlier table in a folder, if there is one."""
+    path = None if cells is None else cells / "table-classification.json"
+    if path is None or not path.exists():
+        return []
+    rows: Rows = read_record(path)["tables"]["cells"]
+    return rows
+
+
+def _trained(
+    data: Mapping[str, tuple[LabelledImages, LabelledImages]],
+    columns: Sequence[str],
+    seeds: int,
+    quick: bool,
+    changes: Mapping[str, Any],
+    tick: Tick,
+) -> Rows:
+    """A row for each set, column and seed."""
+    rows: Rows = []
+    wanted = list(product(data, columns, range(seeds)))
+    for name, column, seed in wanted:
+        train, test = (part.first(QUICK_IMAGES if quick else None) for part in data[name])
+        settings = replace(_settings(name, column, quick), **{**changes, "seed": seed})
+        cell = train_cell(train, test, settings)
+        shown = {key: cell[key] for key in SHOWN}
+        rows.append({"dataset": name, "column": column, "seed": seed, **shown})
+        tick(len(rows) / len(wanted))
+    return rows
+
+
+def _recorded_claims(beside: Recorded, sets: Sequence[str]) -> list[Claim]:
+    """Claims on recorded networks, tuned ones, of sets that were not trained in this run."""
+    return [
+        claim
+        for kind, trained in beside.items()
+        if not kind.startswith(AS_WRITTEN)
+        for name in PAPER
+        if name not in sets and set(trained.get(name, {})) >= set(COLUMNS)
+        for claim in claims(name, _part(trained[name], 1), kind, _part(trained[name], 0))
+    ]
 
 
 def _read(
@@ -140,7 +166,7 @@ def _read(
         found[name] = (train, test)
     if not found:
         raise ImageError(" ".join(missing))
-    return found, missing
+    return found, [*missing, *(note for train, _ in found.values() for note in train.notes)]
 
 
 def _settings(dataset: str, column: str, quick: bool) -> ClassifierSettings:
@@ -155,30 +181,21 @@ def _settings(dataset: str, column: str, quick: bool) -> ClassifierSettings:
     return settings
 
 
-def _fewer(data: LabelledImages) -> LabelledImages:
-    return replace(data, images=data.images[:QUICK_IMAGES], labels=data.labels[:QUICK_IMAGES])
+def _by_column(
+    rows: Rows, dataset: str, columns: Sequence[str], part: str
+) -> dict[str, list[float]]:
+    return of_seeds(rows, f"{part}_accuracy", columns, by="column", dataset=dataset)
 
 
-def _values(rows: Rows, dataset: str, column: str, key: str) -> list[float]:
-    return [r[key] for r in rows if r["dataset"] == dataset and r["column"] == column]
-
-
-def _table(
-    rows: Rows,
-    sets: Sequence[str],
-    columns: Sequence[str],
-    beside: Recorded,
-) -> Rows:
+def _table(rows: Rows, columns: Sequence[str], beside: Recorded) -> Rows:
     """The table in the paper's form, long: a row for each set, column and source."""
     table: Rows = []
-    for name in dict.fromkeys((*sets, *PAPER)):
+    for name in dict.fromkeys((*(row["dataset"] for row in rows), *PAPER)):
         for column in columns:
             line: dict[str, Any] = {"dataset": name, "model": column}
-            if name in sets:
-                line["train"] = mean(_values(rows, name, column, "train_accuracy"))
-                line["test"] = mean(_values(rows, name, column, "test_accuracy"))
-            else:
-                line["train"] = line["test"] = None
+            for part in ("train", "test"):
+                own = _by_column(rows, name, [column], part)[column]
+                line[part] = mean(own) if own else None
             for kind, cells in beside.items():
                 trained = cells.get(name, {}).get(column)
                 train, test = (None, None) if trained is None else map(mean, trained)

@@ -14,6 +14,7 @@ they are scikit-learn's digits, of which the paper says nothing, and it is said 
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
@@ -45,7 +46,7 @@ from kermix.paper.image_cells import (
     train_image_cell,
 )
 from kermix.paper.plots import INK_COLOUR, bare, sheet
-from kermix.paper.verdicts import best, decided, ratio_claim, spread
+from kermix.paper.verdicts import best, decided, of_seeds, ratio_claim, spread
 from kermix.runs.provenance import write_json
 
 if TYPE_CHECKING:
@@ -88,22 +89,17 @@ def run(
         variances: Kernel variances, in units of pixels from 0 to 1.
         device: Where to train.
     """
-    training = training or (QUICK if quick else CellTraining())
-    seeds = seeds or (2 if quick else 3)
-    variances = tuple(variances or (VARIANCES[:1] if quick else VARIANCES))
-    sets, kept = sets_in(data_root), {}
-    if cells is not None and data_root is None and any(cells.glob("*.json")):
-        kept = _complete_seeds(cells, variances)
-        sets = tuple(kept)
-    total = len(sets) * (1 + len(COSTS) * len(variances) * seeds)
+    if quick:
+        training, variances, seeds = training or QUICK, variances or VARIANCES[:1], seeds or 2
+    training, variances = training or CellTraining(), tuple(variances or VARIANCES)
+    seeds_of = _seeds_of(cells, data_root, variances, seeds or 3)
+    sets = tuple(seeds_of)
+    total = sum(1 + len(COSTS) * len(variances) * len(own) for own in seeds_of.values())
     found: list[Cell] = []
     notes: list[str] = []
-    for name in sets:
+    for name, own in seeds_of.items():
         read = _Reader(name, data_root, QUICK_IMAGES if quick else None)
-        wanted = [(DATA, 0.0, 0)]
-        numbers = kept.get(name, list(range(seeds)))
-        wanted += [(c, v, s) for v in variances for c in COSTS for s in numbers]
-        for method, variance, seed in wanted:
+        for method, variance, seed in [(DATA, 0.0, 0), *product(COSTS, variances, own)]:
             found.append(_cell(read, method, variance, seed, training, cells, device))
             tick(len(found) / total)
         notes += read.notes
@@ -113,8 +109,6 @@ def run(
             "No --data-root was given: scikit-learn's digits (8 x 8 pixels), not the paper's "
             "sets. The claims are judged on these."
         )
-    used = dict.fromkeys(json.dumps(c["training"]) for c in found)
-    machines = dict.fromkeys(c["machine"]["gpu"] or c["machine"]["cpu"] for c in found)
     return Artefact(
         name="fig-images",
         title="Images",
@@ -124,20 +118,32 @@ def run(
         figure=_figure(found, sets, variances),
         settings={
             "sets": list(sets), "v": list(variances), "v is": "in units of pixels from 0 to 1",
-            "seeds": {n: len({r["seed"] for r in rows if r["set"] == n}) for n in sets},
+            "seeds": {name: len(own) for name, own in seeds_of.items()},
             "noise": f"{NOISE}-D uniform", "network": "transposed convolutions, "
             "BatchNorm, ReLU, sigmoid at the end", "optimiser": "Adam, betas (0.5, 0.9)",
             "loss": "minus the logarithm of the normalized cost",
             "matrix-matrix cost": "tr(P^T R_F^-1 P), the data being fixed",
-            "training": [json.loads(text) for text in used], "trained on": list(machines),
+            **_how_trained(found),
         },
         tables={"methods": _filled(_methods(rows)), "seeds": _filled(rows)},
-        claims=[
-            claim for name in sets for variance in variances
-            for claim in claims(name, variance, rows)
-        ],
+        claims=judged({"seeds": rows}),
         notes=notes,
     )  # fmt: skip
+
+
+def _how_trained(cells: Sequence[Cell]) -> dict[str, list[Any]]:
+    used = dict.fromkeys(json.dumps(cell["training"]) for cell in cells)
+    machines = dict.fromkeys(cell["machine"]["gpu"] or cell["machine"]["cpu"] for cell in cells)
+    return {"training": [json.loads(text) for text in used], "trained on": list(machines)}
+
+
+def _seeds_of(
+    cells: Path | None, data_root: Path | None, variances: Sequence[float], seeds: int
+) -> dict[str, list[int]]:
+    """Which sets are shown, and the seeds of each."""
+    if cells is not None and data_root is None and any(cells.glob("*.json")):
+        return _complete_seeds(cells, variances)
+    return {name: list(range(seeds)) for name in sets_in(data_root)}
 
 
 def _complete_seeds(cells: Path, variances: Sequence[float]) -> dict[str, list[int]]:
@@ -246,24 +252,23 @@ def claims(name: str, variance: float, rows: Rows) -> list[Claim]:
         rows: The numbers of each seed of all sets and variances, those of data among them.
     """
     where, ours = f"{NAMES[name]}, v = {variance:g}", name not in ("mnist", "celeba")
-    own = [row for row in rows if row["set"] == name]
-    (data,) = (row for row in own if row["method"] == DATA)
-    trained = [row for row in own if row["method"] != DATA and row["variance"] == variance]
+    (data,) = (row for row in rows if row["set"] == name and row["method"] == DATA)
 
     def values(key: str) -> dict[str, list[float]]:
-        return {m: [row[key] for row in trained if row["method"] == m] for m in COSTS}
+        return of_seeds(rows, key, COSTS, by="method", set=name, variance=variance)
 
     energy, limit = values("energy"), OF_MEAN_IMAGE * data["energy of the mean image"]
     tests = {f"energy, {m}": spread(own) for m, own in energy.items()}
     most, least = dict.fromkeys(tests, limit), {}
-    collapsed = {m for m, own in energy.items() if mean(own) > 2 * limit}
+    rarest = values("least frequent class") if _has_classes(rows, name) else {}
     rule = "energy distance to test images at most a quarter of that of the mean image"
-    if trained[0].get("least frequent class") is not None:
-        rarest = values("least frequent class")
+    if rarest:
         shares = {f"rarest class, {m}": spread(own) for m, own in rarest.items()}
         tests, least = tests | shares, dict.fromkeys(shares, LEAST_SHARE)
-        collapsed |= {m for m, own in rarest.items() if max(own) == 0}
         rule += ", and at least 1 % of the samples in each class; for each cost"
+    collapsed = [
+        m for m in COSTS if mean(energy[m]) > 2 * limit or (rarest and max(rarest[m]) == 0)
+    ]
     readings = (
         ("energy distance in pixels", "energy", "least", -1),
         ("Frechet distance in random features", "frechet in random features", "least", -1),
@@ -280,7 +285,7 @@ def claims(name: str, variance: float, rows: Rows) -> list[Claim]:
                 f"The SVD cost works best on images ({where}; read as: {reading}).",
                 f"{which} of the four costs, by paired differences",
                 values(key), sign, data=[data[key]],
-                collapsed=[m for m in COSTS if m in collapsed], ours=ours, statement=BEST,
+                collapsed=collapsed, ours=ours, statement=BEST,
             )
             for reading, key, which, sign in readings
         ),
@@ -291,6 +296,11 @@ def claims(name: str, variance: float, rows: Rows) -> list[Claim]:
             statement=SIMILAR,
         ),
     ]  # fmt: skip
+
+
+def _has_classes(rows: Rows, name: str) -> bool:
+    trained = (row for row in rows if row["set"] == name and row["method"] != DATA)
+    return all(row.get("least frequent class") is not None for row in trained)
 
 
 def judged(tables: Mapping[str, Rows]) -> list[Claim]:
@@ -305,15 +315,15 @@ def _figure(cells: Sequence[Cell], sets: Sequence[str], variances: Sequence[floa
     figure, panels = sheet(len(lines), 1 + len(COSTS), 8.6, 1.35 * len(lines) + 0.3)
     for number, (line, (name, variance)) in enumerate(zip(panels, lines, strict=True)):
         for axes, method in zip(line, (DATA, *COSTS), strict=True):
-            (cell,) = (
-                c for c in cells
-                if c["set"] == name and c["method"] == method
-                and (method == DATA or c["variance"] == variance)
-                and c["seed"] == min(o["seed"] for o in cells
-                                     if o["set"] == name and o["method"] == method)
-            )  # fmt: skip
+            cell = _first_seed(cells, name, method, variance)
             axes.imshow(image_sheet(shown_in(cell), across=6), interpolation="nearest")
             title = TITLES.get(method, "data") if number == 0 else ""
             bare(axes, title)
         line[0].set_ylabel(f"{NAMES[name]}\nv = {variance:g}", fontsize=7, color=INK_COLOUR)
     return figure
+
+
+def _first_seed(cells: Sequence[Cell], name: str, method: str, variance: float) -> Cell:
+    v = 0.0 if method == DATA else variance
+    own = [c for c in cells if (c["set"], c["method"], c["variance"]) == (name, method, v)]
+    return min(own, key=lambda cell: cell["seed"])

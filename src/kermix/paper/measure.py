@@ -11,7 +11,7 @@ $\int \sqrt{p q}$ of the smoothed densities that the costs are made of.
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ from kermix.paper.artefact import (
     ignore,
 )
 from kermix.paper.plots import BLUE, COST_COLOURS, INK_COLOUR, ORANGE, sheet
-from kermix.paper.verdicts import decided, differences, spread
+from kermix.paper.verdicts import Spread, decided, differences, of_seeds, spread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -72,8 +72,10 @@ def run(
         steps: Number of shifts, odd.
         seeds: Number of pairs of independent samples.
     """
-    samples, steps = samples or (200 if quick else 300), steps or (41 if quick else 61)
-    seeds = seeds or (2 if quick else 5)
+    defaults = (200, 41, 2) if quick else (300, 61, 5)
+    samples, steps, seeds = (
+        given or usual for given, usual in zip((samples, steps, seeds), defaults, strict=True)
+    )
     shifts = torch.linspace(-1, 1, steps, dtype=torch.float64)
     curves, bounds = {}, {}
     found: dict[str, list[Curves]] = {SAME: [], INDEPENDENT: []}
@@ -86,28 +88,9 @@ def run(
             curves, bounds = found[SAME][0], _bounds(x)
         tick((seed + 1) / seeds)
     truth = affinity(shifts)
-    each: Rows = [
-        {"samples": kind, "cost": cost, "seed": seed, **describe(curve, shifts, truth)}
-        for kind, sets in found.items()
-        for seed, costs in enumerate(sets)
-        for cost, curve in costs.items()
-    ]
-    rows: Rows = [
-        {"samples": kind, "cost": cost,
-         **_average([{k: v for k, v in r.items() if k not in ("samples", "cost", "seed")}
-                     for r in each if r["samples"] == kind and r["cost"] == cost])}
-        for kind in found for cost in curves
-    ]  # fmt: skip
-    matched = {row["cost"]: row for row in rows if row["samples"] == SAME}
-    lines = [
-        {
-            "shift": round(float(s), 6),
-            **{name: float(c[i] / c.max()) for name, c in curves.items()},
-            "affinity": float(truth[i]),
-        }
-        for i, s in enumerate(shifts)
-    ]
-    straighter = matched[WITH_DATA]["correlation"]
+    each = _described(found, shifts, truth)
+    rows = [_averaged(each, kind, cost) for kind in found for cost in curves]
+    correlation = {r["cost"]: r["correlation"] for r in rows if r["samples"] == SAME}
     return Artefact(
         name="fig-measure",
         title="The costs as a measure",
@@ -121,14 +104,35 @@ def run(
             "means": DENSITY.means.tolist(), "weights": DENSITY.weights.tolist(),
             "deviations": DENSITY.covariances.sqrt().tolist(), "moved along": "the first axis",
         },
-        tables={"costs": rows, "seeds": each, "curves": lines, "bounds": [bounds]},
+        tables={"costs": rows, "seeds": each, "curves": _curve_rows(shifts, curves, truth),
+                "bounds": [bounds]},
         claims=claims(each, bounds),
         notes=[
             "The paper draws the matrix-matrix cost without R_G. With R_G it is symmetric, and "
-            f"its correlation with the distance is {straighter:.3f} (SVD cost: "
-            f"{matched['svd']['correlation']:.3f})."
+            f"its correlation with the distance is {correlation[WITH_DATA]:.3f} (SVD cost: "
+            f"{correlation['svd']:.3f})."
         ],
     )  # fmt: skip
+
+
+def _described(found: Mapping[str, Sequence[Curves]], shifts: Tensor, truth: Tensor) -> Rows:
+    return [
+        {"samples": kind, "cost": cost, "seed": seed, **describe(curve, shifts, truth)}
+        for kind, sets in found.items()
+        for seed, costs in enumerate(sets)
+        for cost, curve in costs.items()
+    ]
+
+
+def _curve_rows(shifts: Tensor, curves: Curves, truth: Tensor) -> Rows:
+    return [
+        {
+            "shift": round(float(s), 6),
+            **{name: float(c[i] / c.max()) for name, c in curves.items()},
+            "affinity": float(truth[i]),
+        }
+        for i, s in enumerate(shifts)
+    ]
 
 
 def shifted_costs(x: Tensor, y: Tensor, shifts: Tensor) -> Curves:
@@ -185,8 +189,11 @@ def describe(curve: Tensor, shifts: Tensor, truth: Tensor) -> Description:
     }
 
 
-def _average(each: Sequence[Description]) -> Description:
-    return {name: mean(e[name] for e in each) for name in each[0]}
+def _averaged(each: Rows, kind: str, cost: str) -> dict[str, Any]:
+    """Means over seeds of the descriptions of a cost on one kind of samples."""
+    own = [row for row in each if row["samples"] == kind and row["cost"] == cost]
+    numbers = [name for name in own[0] if name not in ("samples", "cost", "seed")]
+    return {"samples": kind, "cost": cost, **{n: mean(row[n] for row in own) for n in numbers}}
 
 
 def claims(rows: Rows, bounds: Mapping[str, float]) -> list[Claim]:
@@ -199,12 +206,11 @@ def claims(rows: Rows, bounds: Mapping[str, float]) -> list[Claim]:
     """
 
     def values(key: str, kind: str = SAME) -> dict[str, list[float]]:
-        return {n: [r[key] for r in rows if r["samples"] == kind and r["cost"] == n]
-                for n in FOUR}  # fmt: skip
+        return of_seeds(rows, key, FOUR, samples=kind)
 
     asymmetry, widths = values("asymmetry"), values("width above 0.05")
     peaks = [max(map(abs, own)) for own in zip(*values("peak at").values(), strict=True)]
-    found = [
+    return [
         decided(
             "The closer the densities are, the larger is each cost.",
             "every cost peaks at shift 0 and 99 % of its steps rise towards it",
@@ -234,33 +240,36 @@ def claims(rows: Rows, bounds: Mapping[str, float]) -> list[Claim]:
             numbers={n: mean(own) for n, own in widths.items()},
             statement=SATURATES,
         ),
+        _most_accurate(
+            rows, "correlation", 1, "how well it tells the distance",
+            "highest correlation with minus the distance",
+        ),
+        _most_accurate(
+            rows, "from affinity", -1, "the affinity of the smoothed p and q",
+            "least difference from that affinity",
+        ),
+        *_bound_claims(bounds),
     ]  # fmt: skip
-    readings = (
-        ("how well it tells the distance", "correlation", "highest correlation with", 1),
-        ("the affinity of the smoothed p and q", "from affinity", "least difference from", -1),
+
+
+def _most_accurate(rows: Rows, key: str, sign: int, reading: str, rule: str) -> Claim:
+    """The claim that the SVD cost is best at something, on moved and on independent samples."""
+    pairs: dict[str, Spread] = {}
+    for kind, told in ((SAME, ""), (INDEPENDENT, ", independent")):
+        better = {n: [sign * v for v in own]
+                  for n, own in of_seeds(rows, key, FOUR, samples=kind).items()}  # fmt: skip
+        svd = better.pop("svd")
+        pairs |= {f"svd against {n}{told}": differences(svd, own) for n, own in better.items()}
+    moved = of_seeds(rows, key, FOUR, samples=SAME)
+    return decided(
+        f"Of the four costs, the SVD cost is the most accurate descriptor (read as: {reading}).",
+        f"{rule}, with moved and with independent samples, by paired differences",
+        pairs,
+        least=0,
+        strict=True,
+        numbers={n: mean(own) for n, own in moved.items()},
+        statement=ACCURATE,
     )
-    for what, key, rule, sign in readings:
-        target = "minus the distance" if key == "correlation" else "that affinity"
-        pairs = {
-            f"svd against {n}{told}": differences(
-                [sign * v for v in of["svd"]], [sign * v for v in of[n]]
-            )
-            for told, of in (("", values(key)), (", independent", values(key, INDEPENDENT)))
-            for n in FOUR if n != "svd"
-        }  # fmt: skip
-        found.append(
-            decided(
-                f"Of the four costs, the SVD cost is the most accurate descriptor (read as: "
-                f"{what}).",
-                f"{rule} {target}, with moved and with independent samples, by paired differences",
-                pairs,
-                least=0,
-                strict=True,
-                numbers={n: mean(own) for n, own in values(key).items()},
-                statement=ACCURATE,
-            )
-        )
-    return [*found, *_bound_claims(bounds)]
 
 
 def judged(tables: Mapping[str, Rows]) -> list[Claim]:

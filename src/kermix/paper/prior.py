@@ -33,7 +33,7 @@ from kermix.networks.mixture_networks import widened
 from kermix.networks.scaled import ScaledModel, evaluating
 from kermix.paper.artefact import BEST, Artefact, Claim, Rows, Tick, ignore
 from kermix.paper.plots import BLUE, ORANGE, bare, sheet
-from kermix.paper.verdicts import best, decided, differences, spread
+from kermix.paper.verdicts import best, decided, differences, of_seeds, spread
 from kermix.training.build import Split, build_trainer
 from kermix.training.fit_settings import FitSettings
 from kermix.training.objective import loss_of
@@ -224,7 +224,7 @@ def claims(rows: Rows) -> list[Claim]:
     """Judge what the paper says of such mixtures, from the numbers of each seed."""
 
     def values(key: str) -> dict[str, list[float]]:
-        return {cost: [row[key] for row in rows if row["cost"] == cost] for cost in COSTS}
+        return of_seeds(rows, key, COSTS)
 
     nll, modes, one = values("nll"), values("modes"), values("nll of one Gaussian")["svd"]
     norms = spread([math.log(row["norm"] / row["norm of another draw"]) for row in rows])
@@ -235,9 +235,7 @@ def claims(rows: Rows) -> list[Claim]:
         ("of the vector-matrix and matrix-matrix cost with the weights they choose", nll),
         ("each with the best weights for its components", solved),
     )
-    felt = {
-        f"derivatives, {cost}": spread(own) for cost, own in values("gradient to w(c)").items()
-    }
+    felt = {f"derivatives, {c}": spread(own) for c, own in values("gradient to w(c)").items()}
     blind = [f"derivatives, {cost}" for cost in CHOOSING]
     return [
         decided(

@@ -215,29 +215,41 @@ def recorded(files: Sequence[Path] | None = None) -> tuple[Recorded, list[str]]:
     accurate; of several sizes of a network, the largest. The CNN, of which the equations say
     nothing, is with them the one that had no augmentation.
     """
+    read = _files() if files is None else [path for path in files if path.is_file()]
+    found: Recorded = {kind: {} for kind in KINDS}
+    for (kind, dataset, column, _), cells in _by_training(read):
+        train, test = ([c[f"{part}_accuracy"] for c in cells] for part in ("train", "test"))
+        found[kind].setdefault(dataset, {})[column] = (train, test)
+    for dataset, of_plain in found[PLAIN].items():
+        for written in (found[ELEMENT], found[VECTOR]):
+            if "CNN" in of_plain and dataset in written:
+                written[dataset]["CNN"] = of_plain["CNN"]
+    ordered = {kind: cells for kind, cells in found.items() if cells}
+    return ordered, [str(file) for file in FILES if any(p.name == file.name for p in read)]
+
+
+def _files() -> list[Path]:
+    """Recorded results here or in the checkout."""
     checkout = Path(__file__).parents[3]
-    places = files or [p if p.is_file() else checkout / p for p in FILES]
+    places = [path if path.is_file() else checkout / path for path in FILES]
+    return [path for path in places if path.is_file()]
+
+
+def _by_training(
+    files: Sequence[Path],
+) -> list[tuple[tuple[str, str, str, str], list[dict[str, Any]]]]:
+    """Cells by kind, set, column and augmentation; those that count most come last."""
     groups: dict[tuple[str, str, str, str], list[dict[str, Any]]] = {}
-    read = [path for path in places if path.is_file()]
-    for path in read:
+    for path in files:
         for cell in largest_networks(json.loads(path.read_text())):
             kind = _kind(cell)
             if kind is not None:
                 column = "CNN" if cell["model"] == "cnn" else str(cell["patch"])
                 key = (kind, cell["dataset"], column, cell["augmentation"])
                 groups.setdefault(key, []).append(cell)
-    found: Recorded = {}
-    for (kind, dataset, column, _), cells in sorted(
+    return sorted(
         groups.items(), key=lambda item: (len(item[1]), mean(c["test_accuracy"] for c in item[1]))
-    ):
-        train, test = ([c[f"{part}_accuracy"] for c in cells] for part in ("train", "test"))
-        found.setdefault(kind, {}).setdefault(dataset, {})[column] = (train, test)
-    for dataset, cells_of in found.get(PLAIN, {}).items():
-        for kind in (ELEMENT, VECTOR):
-            if "CNN" in cells_of and dataset in found.get(kind, {}):
-                found[kind][dataset]["CNN"] = cells_of["CNN"]
-    ordered = {kind: found[kind] for kind in KINDS if kind in found}
-    return ordered, [str(file) for file in FILES if any(p.name == file.name for p in read)]
+    )
 
 
 def largest_networks(cells: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -271,6 +283,7 @@ def claims(
     """
     name = NAMES.get(dataset, dataset) + (f"; {kind}" if kind else "")
     patches = [c for c in COLUMNS[:-1] if c in accuracy]
+    larger = [c for c in patches if c != "1"]
     gap = GAPS.get(dataset, 0.05)
     paper = PAPER.get(dataset)
     high = 0.8 if paper is None else CHANCE + HIGH * (paper["1"] - CHANCE)
@@ -289,11 +302,7 @@ def claims(
         decided(
             f"Patches are more accurate than pixels ({name}).",
             "every larger patch has a higher test accuracy than patch 1",
-            {
-                f"patch {c} less patch 1": _less(accuracy[c], accuracy["1"])
-                for c in patches
-                if c != "1"
-            },
+            {f"patch {c} less patch 1": _less(accuracy[c], accuracy["1"]) for c in larger},
             least=0,
             strict=True,
             numbers={f"patch {c}": mean(accuracy[c]) for c in patches},
@@ -326,29 +335,31 @@ def _less(a: Sequence[float], b: Sequence[float]) -> Spread:
 def _table_claims(dataset: str, name: str, accuracy: Accuracies, train: Accuracies) -> list[Claim]:
     paper, taught = PAPER[dataset], PAPER_TRAIN[dataset]
     patches = [c for c in COLUMNS[:-1] if c in accuracy]
-    found = [
-        decided(
-            f"The table's test accuracies ({name}).",
-            "each patch size reaches the paper's test accuracy, less 0.005",
-            {f"patch {c}": spread(accuracy[c]) for c in patches},
-            least={f"patch {c}": paper[c] - 0.005 for c in patches},
-            numbers={f"paper {c}": paper[c] for c in patches},
-            statement=TEST,
-        ),
-    ]
+    found = [_reaches("test", name, accuracy, paper, patches, 0.005, TEST)]
     if all(c in train for c in patches):
-        found.append(
-            decided(
-                f"The table's training accuracies ({name}).",
-                f"each patch size reaches the paper's training accuracy, less {NEAR}",
-                {f"patch {c}": spread(train[c]) for c in patches},
-                least={f"patch {c}": taught[c] - NEAR for c in patches},
-                numbers={f"paper {c}": taught[c] for c in patches},
-                statement=TRAIN,
-            )
-        )
-    if "CNN" not in accuracy:
-        return found
+        found.append(_reaches("training", name, train, taught, patches, NEAR, TRAIN))
+    return found + (_cnn_claims(name, accuracy, train, paper, taught) if "CNN" in accuracy else [])
+
+
+def _reaches(
+    part: str, name: str, accuracy: Accuracies, paper: Mapping[str, float],
+    patches: Sequence[str], less: float, statement: str,
+) -> Claim:  # fmt: skip
+    return decided(
+        f"The table's {part} accuracies ({name}).",
+        f"each patch size reaches the paper's {part} accuracy, less {less}",
+        {f"patch {c}": spread(accuracy[c]) for c in patches},
+        least={f"patch {c}": paper[c] - less for c in patches},
+        numbers={f"paper {c}": paper[c] for c in patches},
+        statement=statement,
+    )
+
+
+def _cnn_claims(
+    name: str, accuracy: Accuracies, train: Accuracies,
+    paper: Mapping[str, float], taught: Mapping[str, float],
+) -> list[Claim]:  # fmt: skip
+    found = []
     if "CNN" in train:
         cnn = {"train": (spread(train["CNN"]), taught["CNN"]),
                "test": (spread(accuracy["CNN"]), paper["CNN"])}  # fmt: skip

@@ -44,7 +44,7 @@ from kermix.paper.artefact import (
     ignore,
 )
 from kermix.paper.plots import BLUE, ORANGE, bare, sheet
-from kermix.paper.verdicts import best, decided, ratio_claim, spread
+from kermix.paper.verdicts import best, decided, excess, of_seeds, ratio_claim, spread
 from kermix.runs.provenance import environment, write_json
 from kermix.training.graphs import adam
 from kermix.training.loop import Forward, Task, Trainer
@@ -339,12 +339,12 @@ def claims(rows: Rows) -> list[Claim]:
     """Judge what the paper says of this figure, from the numbers of each seed."""
 
     def values(key: str) -> dict[str, list[float]]:
-        return {c: [row[key] for row in rows if row["cost"] == c] for c in COSTS}
+        return of_seeds(rows, key, COSTS)
 
     def of_data(key: str) -> list[float]:
-        return [row[f"{key} of data"] for row in rows if row["cost"] == "svd"]
+        return values(f"{key} of data")["svd"]
 
-    modes, nll = values("share of modes"), values("nll")
+    modes = values("share of modes")
     collapsed = [c for c in COSTS if mean(modes[c]) <= COLLAPSED]
     readings = (
         ("likelihood of held-out data", "nll", "least negative log-likelihood", -1),
@@ -357,8 +357,6 @@ def claims(rows: Rows) -> list[Claim]:
         ),
         ("energy distance", "energy distance", "least energy distance to held-out data", -1),
     )
-    excess = {c: [v - d for v, d in zip(nll[c], of_data("nll"), strict=True)]
-              for c in ("scalar", "vector", "matrix")}  # fmt: skip
     return [
         decided(
             "There are no difficulties in fitting the mixture with any of the four costs (the "
@@ -385,7 +383,7 @@ def claims(rows: Rows) -> list[Claim]:
             "The scalar, vector-matrix and matrix-matrix costs perform similarly (the authors' "
             "setting).",
             "their excess negative log-likelihoods are within a factor of two of each other",
-            excess,
+            excess(values("nll"), of_data("nll"), ("scalar", "vector", "matrix")),
             2,
             floor=FLOOR,
             statement=SIMILAR,

@@ -8,14 +8,23 @@ refuted where the whole interval speaks against it, and a tie otherwise.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import mean, stdev
 from typing import Any, TypeAlias
 
-from kermix.paper.artefact import Claim
+from kermix.paper.artefact import Claim, Rows
 
-__all__ = ["Spread", "best", "decided", "differences", "ratio_claim", "spread"]
+__all__ = [
+    "Spread",
+    "best",
+    "decided",
+    "differences",
+    "excess",
+    "of_seeds",
+    "ratio_claim",
+    "spread",
+]
 
 # Student's 0.975 quantiles for 1 to 30 degrees of freedom; a table, as SciPy is an extra.
 QUANTILES = (
@@ -33,6 +42,34 @@ class Spread:
     low: float
     high: float
     seeds: int
+
+    def within(self, low: float, high: float, strict: bool = False) -> bool:
+        """Whether the whole interval is from `low`, itself too low if `strict`, to `high`."""
+        return (self.low > low if strict else self.low >= low) and self.high <= high
+
+    def outside(self, low: float, high: float) -> bool:
+        """Whether the whole interval is below `low` or above `high`."""
+        return self.high < low or self.low > high
+
+
+def of_seeds(
+    rows: Rows, key: str, names: Iterable[str], by: str = "cost", **where: Any
+) -> dict[str, list[float]]:
+    """Numbers of each seed by cost, or by another column, of rows that have the given values.
+
+    Example:
+        >>> rows = [{"cost": "svd", "seed": 0, "nll": 1.0}, {"cost": "svd", "seed": 1, "nll": 2.0}]
+        >>> of_seeds(rows, "nll", ["svd"])
+        {'svd': [1.0, 2.0]}
+    """
+    own = [row for row in rows if all(row[column] == value for column, value in where.items())]
+    return {name: [row[key] for row in own if row[by] == name] for name in names}
+
+
+def excess(values: Mapping[str, Sequence[float]], of_data: Sequence[float],
+           names: Iterable[str]) -> dict[str, list[float]]:  # fmt: skip
+    """By how much the numbers of each seed exceed those of data."""
+    return {n: [v - d for v, d in zip(values[n], of_data, strict=True)] for n in names}
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -82,11 +119,8 @@ def decided(
         how: Further fields of the claim.
     """
     low, high = (_levels(level, tests, side) for level, side in ((least, -1), (most, 1)))
-    holds = all(
-        (t.low > low[n] if strict else t.low >= low[n]) and t.high <= high[n]
-        for n, t in tests.items()
-    )
-    against = any(t.high < low[n] or t.low > high[n] for n, t in tests.items())
+    holds = all(t.within(low[n], high[n], strict) for n, t in tests.items())
+    against = any(t.outside(low[n], high[n]) for n, t in tests.items())
     return Claim(
         text,
         rule,
@@ -126,21 +160,13 @@ def ratio_claim(
     """
     logs = {name: [math.log(max(v, floor)) for v in own] for name, own in values.items()}
     tests = {f"{a} / {b}": differences(logs[a], logs[b]) for a, b in combinations(values, 2)}
-    most = math.log(factor)
-    holds = all(-most <= t.low and t.high <= most for t in tests.values())
-    against = any(t.low > most or t.high < -most for t in tests.values())
-    return Claim(
-        text,
-        rule,
-        {name: mean(own) for name, own in values.items()}
-        | {name: math.exp(t.mean) for name, t in tests.items()},
-        holds,
-        state="judged" if holds or against else "tie",
-        seeds=min(t.seeds for t in tests.values()),
-        intervals={name: (math.exp(t.low), math.exp(t.high))
-                   for name, t in tests.items() if t.seeds > 1},
-        **how,
-    )  # fmt: skip
+    claim = decided(text, rule, tests, least=-math.log(factor), most=math.log(factor), **how)
+    means = {name: mean(own) for name, own in values.items()}
+    return replace(
+        claim,
+        numbers=means | {name: math.exp(t.mean) for name, t in tests.items()},
+        intervals={n: (math.exp(a), math.exp(b)) for n, (a, b) in claim.intervals.items()},
+    )
 
 
 def best(
@@ -171,27 +197,33 @@ def best(
     """
     rest = [name for name in values if name != favourite and name not in collapsed]
     numbers = {name: mean(own) for name, own in values.items()}
-    why = ""
     if data is not None:
         numbers["data"] = mean(data)
-        one = data if len(data) > 1 else [data[0]] * len(values[favourite])
-        won = [
-            name for name in (favourite, *rest)
-            if spread([sign * (v - d) for v, d in zip(values[name], one, strict=True)]).low > 0
-        ]  # fmt: skip
-        why = f"real data lose against {', '.join(won)}" if won else ""
-    if favourite in collapsed:
-        why = f"{favourite} collapsed" if rest else "all collapsed"
-    elif not rest:
-        why = "all others collapsed"
-    tests = {
-        f"{favourite} against {name}": differences(
-            [sign * v for v in values[favourite]], [sign * v for v in values[name]]
-        )
-        for name in rest
-    }
+    signed = {name: [sign * v for v in own] for name, own in values.items()}
+    real = [sign * d for d in data or ()]
+    why = _says_nothing(signed, favourite, rest, real, favourite in collapsed)
+    tests = {f"{favourite} against {n}": differences(signed[favourite], signed[n]) for n in rest}
     if why:
         return Claim(text, rule, numbers, False, state="not counted", why=why,
                      seeds=len(values[favourite]), **how)  # fmt: skip
     left_out = f"{', '.join(collapsed)} collapsed, not compared with" if collapsed else ""
     return decided(text, rule, tests, least=0, strict=True, numbers=numbers, why=left_out, **how)
+
+
+def _says_nothing(
+    values: Mapping[str, Sequence[float]],
+    favourite: str,
+    rest: Sequence[str],
+    data: Sequence[float],
+    collapsed: bool,
+) -> str:
+    """Why a comparison of costs says nothing, if it does not; much is better."""
+    if collapsed:
+        return f"{favourite} collapsed" if rest else "all collapsed"
+    if not rest:
+        return "all others collapsed"
+    if not data:
+        return ""
+    each = data if len(data) > 1 else [data[0]] * len(values[favourite])
+    won = [name for name in (favourite, *rest) if differences(values[name], each).low > 0]
+    return f"real data lose against {', '.join(won)}" if won else ""

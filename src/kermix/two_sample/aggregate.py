@@ -16,12 +16,14 @@ from torch import Tensor
 from kermix.checks import check_count
 from kermix.errors import OptionError
 from kermix.kernels.distances import Layout
-from kermix.two_sample.column_scores import ColumnPlace, ColumnsScores, places_of_names
-from kermix.two_sample.evidence import (
+from kermix.two_sample.column_scores import (
+    ColumnPlace,
+    ColumnsScores,
     ColumnStatistics,
     PairStatistics,
     dependence_pvalues,
     pairs_to_look_at,
+    places_of_names,
 )
 from kermix.two_sample.kernel_family import MEANS, SECOND_MOMENTS, Kernels, KernelStatistics
 from kermix.two_sample.permutation import (
@@ -193,43 +195,29 @@ def aggregate_rows(
     check_count("permutations", permutations)
     if not 0 < level < 1:
         raise OptionError(f"level={level!r} must be between 0 and 1, such as 0.05.")
-    if places is None:
-        names = [f"x{k}" for k in range(pooled.shape[1])]
-        places = places_of_names(names, 0 if layout is None else layout.codes)
-    generator = own_generator(seed)
     if (groups is not None or weights is not None) and len(pooled) > ROWS_WITH_GROUPS_UP_TO:
         raise OptionError(
             f"{len(pooled)} rows with {'weights' if groups is None else 'groups'}: the "
             f"aggregate test takes up to {ROWS_WITH_GROUPS_UP_TO} of these; use a subset of "
             "the rows, or name a cost."
         )
+    if places is None:
+        names = [f"x{k}" for k in range(pooled.shape[1])]
+        places = places_of_names(names, 0 if layout is None else layout.codes)
+    generator, pooled = own_generator(seed), pooled.double()
     units = ExchangeableUnits.of(
-        pooled.double(), n, permutations, generator, groups=groups, weights=weights,
-        rows_up_to=ROWS_UP_TO,
-    )  # fmt: skip
+        pooled, n, permutations, generator, groups=groups, weights=weights, rows_up_to=ROWS_UP_TO
+    )
     scores = ColumnsScores(places, units.reference, units.reference_shares)
     pairs = pairs_to_look_at(units, scores)
-    family = MIXED_FAMILY if layout is not None else _family(units)
-    rows = sum(units.used)
-    statistics: list[Statistic[ExchangeableUnits]] = [
-        KernelStatistics(family, _ridges(rows), layout, _leading(rows)),
-        ColumnStatistics(scores),
-        PairStatistics(scores, pairs),
-    ]
-    parts: dict[str, list[StatisticValues]] = {part: [] for part in SHARES}
-    for statistic in statistics:
-        for values in statistic.values(units):
-            parts[values.part].append(values)
+    parts = _values_of_parts(units, scores, pairs, layout)
     test = _combined(parts)
-    own, corrected = test.single_pvalues, corrected_pvalues(test.table).tolist()
-    rank = sorted(range(len(own)), key=lambda k: corrected[k] + own[k] * 1e-6)
     double = _ranked(parts["pairs"])
     if any(corrected <= level for *_, corrected in double):
         # The exact test says of such pairs that they differ; this one, that not only columns do.
         beyond = dependence_pvalues(
-            pooled.double(), n, places, pairs, permutations, generator, groups=groups,
-            weights=weights,
-        ).tolist()  # fmt: skip
+            pooled, n, places, pairs, permutations, generator, groups=groups, weights=weights
+        ).tolist()
         double = [(k, s, p, max(c, beyond[k])) for k, s, p, c in double]
         double.sort(key=lambda pair: pair[3])
     names = [place.name for place in places]
@@ -237,10 +225,7 @@ def aggregate_rows(
     return AggregateTest(
         pvalue=test.pvalue,
         level=float(level),
-        statistics=tuple(
-            FamilyStatistic(one.name, float(one.values[0]), own[k], corrected[k])
-            for k, one in ((k, test.values[k]) for k in rank)
-        ),
+        statistics=_most_significant_first(test),
         columns=tuple(ColumnTest(names[k], *rest) for k, *rest in _ranked(parts["columns"])),
         pairs=tuple(
             PairTest((names[pairs[k][0]], names[pairs[k][1]]), *rest) for k, *rest in double
@@ -253,6 +238,36 @@ def aggregate_rows(
         method=units.description,
         statistic=float(test.total[0]),
         null=test.total[1:],
+    )
+
+
+def _values_of_parts(
+    units: ExchangeableUnits,
+    scores: ColumnsScores,
+    pairs: Sequence[tuple[int, int]],
+    layout: Layout | None,
+) -> dict[str, list[StatisticValues]]:
+    """What the plug-ins of the engine find, by the part of the test that they belong to."""
+    family = MIXED_FAMILY if layout is not None else _family(units)
+    rows = sum(units.used)
+    statistics: list[Statistic[ExchangeableUnits]] = [
+        KernelStatistics(family, _ridges(rows), layout, _leading(rows)),
+        ColumnStatistics(scores),
+        PairStatistics(scores, pairs),
+    ]
+    parts: dict[str, list[StatisticValues]] = {part: [] for part in SHARES}
+    for statistic in statistics:
+        for values in statistic.values(units):
+            parts[values.part].append(values)
+    return parts
+
+
+def _most_significant_first(test: PermutationTest) -> tuple[FamilyStatistic, ...]:
+    own, corrected = test.single_pvalues, corrected_pvalues(test.table).tolist()
+    rank = sorted(range(len(own)), key=lambda k: corrected[k] + own[k] * 1e-6)
+    return tuple(
+        FamilyStatistic(values.name, float(values.values[0]), own[k], corrected[k])
+        for k, values in ((k, test.values[k]) for k in rank)
     )
 
 

@@ -4,13 +4,19 @@ A number's scores are Legendre polynomials of its rank among the reference rows 
 test); those of a category, or of a column of few values, are indicators of its values divided by
 the roots of their shares, whose sum of squares is Pearson's statistic. A gap is a value like any
 other. Scores of a pair are products of both columns' first scores, less what the single columns'
-scores predict of them.
+scores predict of them. Both are plug-ins of the permutation engine, with one statistic for each
+column and each pair.
+
+A pair is evidence where two columns depend on each other differently, whatever each does alone.
+The exact test of a pair whose columns alone have moved says only that the pair is not the same;
+`dependence_pvalues` says, nearly exactly, whether it is the dependence.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, combinations
 from typing import Any, NamedTuple
 
 import torch
@@ -18,17 +24,30 @@ from torch import Tensor
 
 from kermix.data.schema.columns import NumberColumn
 from kermix.data.schema.mixed_rows import MixedRows
+from kermix.two_sample.permutation import (
+    ExchangeableUnits,
+    StatisticValues,
+    corrected_pvalues,
+    evidence,
+    mean_evidence,
+    random_labelings,
+    signed_weights,
+)
 
 __all__ = [
-    "COLUMNS_AT_ONCE",
+    "AT_ONCE",
     "ORDER",
     "ColumnPlace",
     "ColumnScores",
+    "ColumnStatistics",
     "ColumnsScores",
     "MiddleRanks",
     "PairScores",
+    "PairStatistics",
+    "dependence_pvalues",
     "legendre",
     "nested_sums",
+    "pairs_to_look_at",
     "places_of_columns",
     "places_of_names",
 ]
@@ -134,7 +153,10 @@ VALUES_OF_CATEGORIES = 64
 FIRST = 2  # scores of a column that products are made of
 MAIN = 4  # scores of a column that predict products
 SMALLEST = 1e-12
-COLUMNS_AT_ONCE = 64
+LEFT = 1e-6  # of a variance: what is below is rounding
+AT_ONCE = 64  # columns, or pairs of them, whose scores are found together
+MOST_PAIRS = 300
+ROWS_OF_DEPENDENCE = 10_000  # of a side
 
 
 @dataclass(frozen=True)
@@ -280,6 +302,21 @@ class RankedColumns:
         return legendre(2 * self.ranks(rows[:, self.at]) - 1, order).flatten(1)
 
 
+def _ranked_columns(
+    places: Sequence[ColumnPlace], reference: Tensor, shares: Tensor
+) -> Iterator[RankedColumns]:
+    plain = [k for k, p in enumerate(places) if p.numbers is not None and p.codes is None]
+    for start in range(0, len(plain), AT_ONCE):
+        some = plain[start : start + AT_ONCE]
+        at = torch.tensor([places[k].numbers for k in some])
+        ranks = MiddleRanks.of(reference[:, at], shares)
+        many = ranks.values > FEW_VALUES
+        chosen = [k for k, yes in zip(some, many.tolist(), strict=True) if yes]
+        if chosen:
+            some_ranks = ranks if many.all() else ranks.some(many)
+            yield RankedColumns(chosen, at[many], some_ranks)
+
+
 class ColumnsScores(Sequence[ColumnScores]):
     """Scores of each column; of the numbers of many values, together.
 
@@ -291,24 +328,15 @@ class ColumnsScores(Sequence[ColumnScores]):
 
     def __init__(self, places: Sequence[ColumnPlace], reference: Tensor, shares: Tensor) -> None:
         self.places = places
-        self.together: list[RankedColumns] = []
-        self._known: dict[int, ColumnScores] = {}
-        self._ranked: dict[int, tuple[RankedColumns, int]] = {}
-        plain = [k for k, p in enumerate(places) if p.numbers is not None and p.codes is None]
-        for start in range(0, len(plain), COLUMNS_AT_ONCE):
-            some = plain[start : start + COLUMNS_AT_ONCE]
-            at = torch.tensor([places[k].numbers for k in some])
-            ranks = MiddleRanks.of(reference[:, at], shares)
-            many = ranks.values > FEW_VALUES
-            chosen = [k for k, yes in zip(some, many.tolist(), strict=True) if yes]
-            if not chosen:
-                continue
-            ranked = RankedColumns(chosen, at[many], ranks if many.all() else ranks.some(many))
-            self.together.append(ranked)
-            self._ranked |= {k: (ranked, i) for i, k in enumerate(chosen)}
-        for k, place in enumerate(places):
-            if k not in self._ranked:
-                self._known[k] = ColumnScores.of(place, reference, shares)
+        self.together = [*_ranked_columns(places, reference, shares)]
+        self._ranked = {
+            k: (columns, i) for columns in self.together for i, k in enumerate(columns.places)
+        }
+        self._known = {
+            k: ColumnScores.of(place, reference, shares)
+            for k, place in enumerate(places)
+            if k not in self._ranked
+        }
 
     @property
     def alone(self) -> dict[int, ColumnScores]:
@@ -366,10 +394,175 @@ class PairScores:
         whole = product[:, :count, :count].diagonal(dim1=1, dim2=2)
         apart = means.unflatten(1, shape) - centre
         residual = apart[..., :count] - torch.einsum("rpw,pwc->rpc", apart[..., count:], slopes)
-        there = left > 1e-6 * whole.clamp(min=SMALLEST)
+        there = left > LEFT * whole.clamp(min=SMALLEST)
         return torch.where(there, residual / left.clamp(min=SMALLEST).sqrt(), 0.0)
 
 
 def _wide(scores: Tensor, width: int) -> Tensor:
     """The first scores, with zeros where there are fewer."""
     return torch.nn.functional.pad(scores[:, :width], (0, max(0, width - scores.shape[1])))
+
+
+@dataclass(frozen=True)
+class ColumnStatistics:
+    """The evidence of each column by itself, from its statistics."""
+
+    scores: ColumnsScores
+
+    def values(self, units: ExchangeableUnits) -> Iterator[StatisticValues]:
+        """One statistic for each column."""
+        found = units.signed.new_empty(len(self.scores), len(units.signed))
+        for columns in self.scores.together:
+            means = units.means(columns, len(columns.places) * ORDER)
+            squares = (units.signed @ means).square().mT.unflatten(0, (-1, ORDER))  # (C, q, P)
+            found[columns.places] = mean_evidence(evidence(nested_sums(squares.transpose(0, 1))))
+        alone = list(self.scores.alone.items())
+        for start in range(0, len(alone), AT_ONCE):
+            places, some = zip(*alone[start : start + AT_ONCE], strict=True)
+            widths = [s.width for s in some]
+
+            def together(rows: Tensor, some: Sequence[ColumnScores] = some) -> Tensor:
+                return torch.cat([s(rows) for s in some], 1)
+
+            means = units.means(together, max(1, sum(widths)))
+            squares = (units.signed @ means).square().mT  # (q, P)
+            for place, column, part in zip(places, some, squares.split(widths), strict=True):
+                found[place] = mean_evidence(evidence(column.statistics(part)))
+        for place, row in zip(self.scores.places, found, strict=True):
+            yield StatisticValues(place.name, row, part="columns")
+
+
+def pairs_to_look_at(units: ExchangeableUnits, scores: ColumnsScores) -> list[tuple[int, int]]:
+    """All pairs, or those whose ranks or codes depend most on each other in the pooled rows."""
+    alone = {k: s for k, s in scores.alone.items() if s.informative}
+    told = sorted([*alone, *(k for some in scores.together for k in some.places)])
+    if len(told) * (len(told) - 1) // 2 <= MOST_PAIRS:
+        return list(combinations(told, 2))
+    first = units.reference.new_empty(len(units.reference), len(scores))
+    for columns in scores.together:
+        first[:, columns.places] = columns(units.reference, 1)
+    for k, column in alone.items():
+        first[:, k] = column.first(units.reference)
+    first = first[:, told]
+    first = (
+        (first - units.reference_shares @ first) * units.reference_shares.sqrt()[:, None]
+    ).float()
+    products = (first.mT @ first).triu_(1).abs_()
+    best = products.flatten().topk(MOST_PAIRS).indices
+    rows, columns_of = best // len(told), best % len(told)
+    return sorted(
+        (told[i], told[j]) for i, j in zip(rows.tolist(), columns_of.tolist(), strict=True)
+    )
+
+
+@dataclass(frozen=True)
+class PairStatistics:
+    """The evidence of each pair beyond its single columns: the first product, and all of them."""
+
+    scores: ColumnsScores
+    pairs: Sequence[tuple[int, int]]
+
+    def values(self, units: ExchangeableUnits) -> Iterator[StatisticValues]:
+        """One statistic for each pair."""
+        for start in range(0, len(self.pairs), AT_ONCE):
+            some = PairScores(self.scores, self.pairs[start : start + AT_ONCE])
+            means = units.means(some, len(some.pairs) * some.width)
+            known = means if units.rows is units.reference else some(units.reference)
+            left = some.beyond(means, known, units.reference_shares)
+            squares = (units.signed @ left.flatten(1)).square().mT.unflatten(0, left.shape[1:])
+            both = torch.stack([squares[:, 0], squares.sum(1)])
+            for pair, row in zip(some.pairs, mean_evidence(evidence(both)), strict=True):
+                name = " and ".join(self.scores.places[k].name for k in pair)
+                yield StatisticValues(name, row, part="pairs")
+
+
+def dependence_pvalues(
+    pooled: Tensor,  # (n + m, d)
+    n: int,
+    places: Sequence[ColumnPlace],
+    pairs: Sequence[tuple[int, int]],
+    permutations: int,
+    generator: torch.Generator,
+    *,
+    groups: tuple[Tensor, Tensor] | None = None,
+    weights: Tensor | None = None,  # (n + m,)
+) -> Tensor:  # (pairs,)
+    """P-values of different dependence, corrected for the number of pairs; 1 of very few rows.
+
+    Within each sample, a number becomes Legendre polynomials of its rank *there*, a category the
+    indicators of its values, and both are whitened *there*: no column is left with a difference of
+    its own. What is left of a pair are correlations of these scores, whose difference is compared
+    with those of random labelings of the same scores. As the scores know the samples, this is not
+    exact, as the test of the pooled rows is, but nearly so.
+    """
+    if min(n, len(pooled) - n) < FEWEST_ROWS:
+        return torch.ones(len(pairs), dtype=torch.float64)
+    sides = [torch.arange(n), torch.arange(n, len(pooled))]
+    if groups is None:
+        sides = [
+            s[torch.randperm(len(s), generator=generator)[:ROWS_OF_DEPENDENCE]] for s in sides
+        ]
+    share = pooled.new_ones(len(pooled)) if weights is None else weights.to(pooled)
+    shares = [share[s] / share[s].sum() for s in sides]
+    rows = [pooled[s] for s in sides]
+    used = sorted(set(chain(*pairs)))
+    scores = {k: _in_own_margins(places[k], rows, shares) for k in used}
+    labels = random_labelings(len(sides[0]), len(sides[1]), permutations, generator, groups)
+    a, b = signed_weights(labels, None if weights is None else share[torch.cat(sides)])
+    return corrected_pvalues(_dependence(scores, pairs, torch.cat(shares) / 2, a - b))
+
+
+def _dependence(
+    scores: Mapping[int, Tensor],  # (N, FIRST) of each column
+    pairs: Sequence[tuple[int, int]],
+    shares: Tensor,  # (N,)
+    signed: Tensor,  # (P, N)
+) -> Tensor:  # (pairs, P)
+    """The evidence of each pair: its first correlation, and all of them."""
+    found = []
+    for start in range(0, len(pairs), AT_ONCE):
+        some = pairs[start : start + AT_ONCE]
+        parts = torch.cat([_of_pair(scores[i], scores[j], shares) for i, j in some], 1)
+        squares = (signed @ parts).square().mT.unflatten(0, (len(some), FIRST * FIRST))
+        found.append(mean_evidence(evidence(torch.stack([squares[:, 0], squares.sum(1)]))))
+    return torch.cat(found)
+
+
+def _in_own_margins(
+    place: ColumnPlace, rows: Sequence[Tensor], shares: Sequence[Tensor]
+) -> Tensor:  # (N, FIRST)
+    """The first scores of a column: of mean 0 and covariance 1 on each side."""
+    own = [ColumnScores.of(place, *side) for side in zip(rows, shares, strict=True)]
+    if any(column.ranks is None for column in own):
+        # Categories, and numbers of few values: the same indicators on both sides.
+        own = [ColumnScores.of(place, torch.cat([*rows]), torch.cat([*shares]) / 2)] * 2
+    return torch.cat([
+        _whitened(column(side)[:, :FIRST], share)
+        for column, side, share in zip(own, rows, shares, strict=True)
+    ])  # fmt: skip
+
+
+def _whitened(scores: Tensor, shares: Tensor) -> Tensor:  # (N, up to FIRST) -> (N, FIRST)
+    scores = scores - shares @ scores
+    found = scores.new_zeros(len(scores), FIRST)
+    for k in range(scores.shape[1]):
+        before = found[:, :k]
+        left = scores[:, k] - before @ (before.mT @ (shares * scores[:, k]))
+        size = shares @ left.square()
+        if size > LEFT * (shares @ scores[:, k].square()):
+            found[:, k] = left / size.sqrt()
+    return found
+
+
+def _of_pair(first: Tensor, second: Tensor, shares: Tensor) -> Tensor:  # (N, FIRST * FIRST)
+    """What each row adds to the correlations, the scales it was divided by included.
+
+    Its mean over a side is that side's correlations less those of both; without the second part
+    correlations near 1 would seem to vary far more than they do.
+    """
+    products = first[:, :, None] * second[:, None, :]
+    together = torch.einsum("n,nij->ij", shares, products)
+    scales = torch.einsum("ni,nk,kj->nij", first, first, together) + torch.einsum(
+        "ik,nk,nj->nij", together, second, second
+    )
+    return (products - scales / 2).flatten(1)

@@ -3,7 +3,7 @@
 Statistics of all permutations come from one pooled Gram matrix and a few matrix products.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -11,36 +11,49 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.checks import check_option, check_pair, check_weights
+from kermix.checks import (
+    check_count,
+    check_option,
+    check_pair,
+    check_samples,
+    check_weights,
+    rows_at_once,
+)
 from kermix.errors import OptionError, ShapeError, WeightError
 from kermix.kernels.distances import Layout
-from kermix.kernels.gaussian import GaussianKernel, variance_grid
+from kermix.kernels.gaussian import GaussianKernel, choose_variance, variance_grid
+from kermix.kernels.gram import gram
 from kermix.kernels.mixed import mixed_kernel
 from kermix.kernels.others import AnyKernel, PointKernel, as_point_kernel
 from kermix.linalg.cholesky import checked_ridge, solve_dtype
+from kermix.sketches.principal import NEGLIGIBLE
 from kermix.two_sample.aggregate import AggregateTest, aggregate_rows
 from kermix.two_sample.cost_statistics import (
     COST_RIDGE,
     KERNEL_COSTS,
     CostStatistics,
+    EnergyStatistic,
     KernelCost,
     TestForm,
 )
-from kermix.two_sample.energy import EnergyStatistic
 from kermix.two_sample.permutation import (
     ExchangeableUnits,
     Statistic,
     StatisticValues,
+    orders,
     own_generator,
     permutation_test,
 )
 
 __all__ = [
     "COSTS",
+    "Dependence",
+    "DependenceForm",
     "TestCost",
     "TwoSampleResult",
     "as_numbers",
     "cost_tests",
+    "dependence",
     "two_sample_test",
 ]
 
@@ -164,17 +177,14 @@ def two_sample_test(
     x, y = as_numbers(x), as_numbers(y)
     _check_sets(x, y)
     weights = _pooled_weights(x, y, weights_x, weights_y)
-    asked = (isinstance(variances, str), kernel is None, form == "local", ridge == "auto")
-    if cost is None and all(asked):
+    plain = (isinstance(variances, str), kernel, form, ridge) == (True, None, "local", "auto")
+    if cost is None and plain:
         return _aggregate(x, y, permutations, seed, groups, weights, layout)
     cost = "svd" if cost is None else cost
     check_option("cost", cost, COSTS)
     check_option("form", form, ("local", "exact"))
     kernels = _given_kernels(kernel, cost, variances)
-    if ridge == "auto":
-        ridge = None if any(isinstance(k, PointKernel) for k in kernels) else COST_RIDGE
-    if ridge is not None:
-        checked_ridge(ridge)
+    ridge = _chosen_ridge(ridge, kernels)
     with torch.autocast(x.device.type, enabled=False):
         generator = own_generator(seed)
         pooled = torch.cat([x, y]).to(solve_dtype(x.device))
@@ -185,8 +195,7 @@ def two_sample_test(
             energy = EnergyStatistic(layout, generator)
             return cost_tests(units, [energy], (), (len(x), len(y)))[cost]
         grid = () if kernels else _grid(variances, pooled, layout)
-        used = [k.fitted(pooled) if isinstance(k, PointKernel) else k for k in kernels]
-        used += [mixed_kernel(units.rows, layout, v) for v in grid]
+        used = _fitted(kernels, pooled) or [mixed_kernel(units.rows, layout, v) for v in grid]
         statistics = [CostStatistics((cost,), k, form, ridge, generator) for k in used]
         found = cost_tests(units, statistics, grid, (len(x), len(y)))[cost]
         return replace(found, kernels=tuple(map(str, used))) if kernels else found
@@ -282,6 +291,16 @@ def _aggregate(
     )
 
 
+def _chosen_ridge(
+    ridge: float | Literal["auto"] | None, kernels: Sequence[GaussianKernel | PointKernel]
+) -> float | None:
+    if ridge == "auto":
+        ridge = None if any(isinstance(k, PointKernel) for k in kernels) else COST_RIDGE
+    if ridge is not None:
+        checked_ridge(ridge)
+    return ridge
+
+
 def _given_kernels(
     kernel: AnyKernel | Sequence[AnyKernel] | None, cost: str, variances: object
 ) -> list[GaussianKernel | PointKernel]:
@@ -295,6 +314,12 @@ def _given_kernels(
     if not several:
         raise OptionError("kernel is an empty list; give at least one kernel.")
     return [k if isinstance(k, GaussianKernel) else as_point_kernel(k) for k in several]
+
+
+def _fitted(
+    kernels: Sequence[GaussianKernel | PointKernel], pooled: Tensor
+) -> list[GaussianKernel | PointKernel]:
+    return [k.fitted(pooled) if isinstance(k, PointKernel) else k for k in kernels]
 
 
 def _grid(
@@ -345,3 +370,147 @@ def _refuse_divided(parts: dict[str, Tensor]) -> None:
                 "labels are exchanged, so the p-value would be wrong. Give the weights of both as "
                 "they were before, on one scale."
             )
+
+
+DependenceForm: TypeAlias = Literal["trace", "logdet", "hsic"]
+
+FORMS = ("trace", "logdet", "hsic")
+# Conventions; as in kernel independent component analysis, a few hundredths serve.
+RIDGE = 0.01  # of the eigenvalues' sum over N
+ROWS_UP_TO = 5000  # for which the eigenvectors of N x N are found
+
+
+@dataclass(frozen=True)
+class Dependence:
+    """What was found; `pvalue` is the number to look at.
+
+    Attributes:
+        statistic: The measure of the given pairs; 0 for features that are uncorrelated.
+        pvalue: Share of all orders of y with a statistic at least as large.
+        form: Which measure.
+        variances: Of the kernels of x and of y.
+        permutations: How many orders were drawn besides the given one.
+    """
+
+    statistic: float
+    pvalue: float
+    form: str
+    variances: tuple[float, float]
+    permutations: int
+
+
+def dependence(
+    x: Tensor | np.ndarray,  # (N, d)
+    y: Tensor | np.ndarray,  # (N, e)
+    *,
+    form: DependenceForm = "trace",
+    v: tuple[float, float] | None = None,
+    ridge: float = RIDGE,
+    permutations: int = 499,
+    seed: int | torch.Generator = 0,
+) -> Dependence:
+    r"""Measure and test the dependence of columns x and columns y of the same rows.
+
+    The matrix-matrix cost between features of x and of y, over the rows they share, measures how
+    well each predicts the other: the trace is the sum of squared kernel canonical correlations,
+    and the log-determinant is that of kernel independent component analysis (Bach and Jordan),
+    twice the mutual information of Gaussians with these correlations. Without whitening the trace
+    is HSIC. The p-value is exact: labelings are orders of the rows of y, of which the given one is
+    among the others. With centered Gram matrices $K$ and $L$,
+    $K_\epsilon = K (K + N \epsilon I)^{-1}$:
+
+    | form       | measure                                                              |
+    | ---------- | -------------------------------------------------------------------- |
+    | `"trace"`  | $\mathrm{tr}(K_\epsilon L_\epsilon) = \sum_k s_k^2$                  |
+    | `"logdet"` | $-\log\det(I - K_\epsilon L_\epsilon) = -\sum_k \log(1 - s_k^2)$     |
+    | `"hsic"`   | $\mathrm{tr}(K L) / N^2$                                             |
+
+    Args:
+        x: Rows, up to 5000.
+        y: As many rows.
+        form: Which measure.
+        v: Kernel variances of x and of y; None takes half the median squared distance of each.
+        ridge: The $\epsilon$ of the first two.
+        permutations: Orders of y to compare with, drawn at random.
+        seed: Of the permutations, or a generator.
+
+    Example:
+        >>> x = torch.linspace(-1, 1, 60, dtype=torch.float64)[:, None]
+        >>> dependence(x, x.square(), permutations=99).pvalue
+        0.01
+    """
+    check_option("form", form, FORMS)
+    check_count("permutations", permutations)
+    if not 0 < ridge < float("inf"):
+        raise OptionError(f"ridge={ridge} must be a positive number.")
+    sides = [as_numbers(side) for side in (x, y)]
+    _check_rows(*sides)
+    chosen = tuple(float(choose_variance(side)) for side in sides) if v is None else tuple(v)
+    if len(chosen) != 2 or not all(0 < one < float("inf") for one in chosen):
+        raise OptionError(f"v={v!r} must be two positive numbers: the variances of x and of y.")
+    left, right = (
+        _centered_features(side.double(), variance, None if form == "hsic" else ridge)
+        for side, variance in zip(sides, chosen, strict=True)
+    )
+    drawn = orders(len(left), permutations, own_generator(seed))
+    test = permutation_test(DependenceStatistic(form, left, right).values(drawn))
+    return Dependence(test.statistic, test.pvalue, form, (chosen[0], chosen[1]), permutations)
+
+
+def _check_rows(x: Tensor, y: Tensor) -> None:
+    for name, side in zip("xy", (x, y), strict=True):
+        check_samples(name, side)
+    if x.ndim != 2 or y.ndim != 2 or len(x) != len(y):
+        raise ShapeError(
+            f"x and y have shapes {tuple(x.shape)} and {tuple(y.shape)}; dependence is between "
+            "columns of the same rows: (rows, columns) each, with equally many rows."
+        )
+    if not 3 <= len(x) <= ROWS_UP_TO:
+        raise OptionError(
+            f"{len(x)} rows: dependence takes 3 to {ROWS_UP_TO}; of more, take a random subset."
+        )
+
+
+@dataclass(frozen=True)
+class DependenceStatistic:
+    """A measure of dependence, whose labelings are orders of the rows of y.
+
+    Attributes:
+        form: Which measure.
+        left: Features of x, (N, r).
+        right: Features of y, (N, s).
+    """
+
+    form: DependenceForm
+    left: Tensor
+    right: Tensor
+
+    def values(self, labelings: Tensor) -> Iterator[StatisticValues]:  # (P, N)
+        """One statistic."""
+        together = rows_at_once(len(self.left) * max(1, self.right.shape[1]), 2**24)
+        found = torch.cat([
+            self._measures(self.left.mT @ self.right[part.to(self.right.device)])
+            for part in labelings.split(together)
+        ]).cpu()  # fmt: skip
+        if self.form == "hsic":
+            found = found / len(self.left) ** 2
+        yield StatisticValues(self.form, found, NEGLIGIBLE * float(found.abs().max()))
+
+    def _measures(self, cross: Tensor) -> Tensor:  # (P, r, s) -> (P,)
+        if self.form != "logdet":
+            return cross.square().sum((-2, -1))
+        products = cross @ cross.mT if cross.shape[-2] <= cross.shape[-1] else cross.mT @ cross
+        eye = torch.eye(products.shape[-1], dtype=products.dtype, device=products.device)
+        return -torch.linalg.slogdet(eye - products).logabsdet
+
+
+def _centered_features(points: Tensor, variance: float, ridge: float | None) -> Tensor:  # (N, r)
+    """Centered features whose products are the Gram matrix, or the whitened one."""
+    matrix = gram(points, points, variance)
+    matrix = matrix - matrix.mean(0) - matrix.mean(1, keepdim=True) + matrix.mean()
+    values, vectors = torch.linalg.eigh(matrix)
+    kept = values > NEGLIGIBLE * values[-1].clamp(min=torch.finfo(values.dtype).tiny)
+    values, vectors = values[kept], vectors[:, kept]
+    if ridge is not None:
+        values = values / (values + len(points) * ridge)
+    return vectors * values.sqrt()

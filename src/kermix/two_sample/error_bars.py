@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -28,8 +29,8 @@ __all__ = [
     "exchanges",
     "groups",
     "halves",
-    "jackknife",
     "jackknife_error",
+    "jackknife_variance",
     "mean_measures",
     "standard_error",
     "unbiased_distance_error",
@@ -140,11 +141,11 @@ def standard_error(rows: float, interactions: float) -> float:
     return math.sqrt(max(rows - interactions, interactions / 2))
 
 
-def jackknife(values: Tensor) -> float:  # (G,)
+def jackknife_variance(values: Tensor) -> float:  # (G,)
     """The variance `A` of `standard_error`, from values without one group of rows each.
 
     Example:
-        >>> jackknife(torch.tensor([1.0, 3.0]))
+        >>> jackknife_variance(torch.tensor([1.0, 3.0]))
         1.0
     """
     return float((values - values.mean()).square().mean() * (len(values) - 1))
@@ -163,7 +164,7 @@ def jackknife_error(values: Tensor, of_halves: Tensor) -> float:  # (G,), (S, 2)
         >>> jackknife_error(torch.tensor([1.0, 3.0]), torch.tensor([[1.0, 3.0], [3.0, 1.0]]))
         1.0
     """
-    rows = jackknife(values)
+    rows = jackknife_variance(values)
     difference = float(((of_halves[:, 0] - of_halves[:, 1]) / 2).square().mean())
     mean = float(of_halves.mean(1).var())
     share = min(mean / difference, LARGEST_SHARE) if difference > 0 else 0.0
@@ -315,14 +316,13 @@ def mean_measures(
         if not errors:
             return None
         of_x, of_y = values[1:].split(rows)
-        return standard_error(jackknife(of_x) + jackknife(of_y), interactions)
+        return standard_error(jackknife_variance(of_x) + jackknife_variance(of_y), interactions)
 
     energies = -pairs[0].means().squared_distance()
     bar, alike = error(energies, pairs[0].interactions()), _mean(-exchanged[0].squared_distance())
     found = [Measure("energy", None, _least_zero(energies[0]), None, bar, alike, rows=rows)]
     each = zip(grid, kernels, rates, pairs[1:], exchanged[1:], strict=True)
     for v, terms, rate, pair, same in each:
-        means = pair.means()
         logs = pair.xy.means.log(), pair.yx.means.log()
         near = all(float(log.sort().values[-2:][0]) > math.log(SAFE) for log in logs)
         if not near:
@@ -330,27 +330,42 @@ def mean_measures(
         log_same, far = same.xy.log(), same.xy < SAFE
         if far.any():
             log_same[far] = log_cross_means(points, terms, *(w[far] for w in weights))
-        divergences = means.divergence(_without_each(*logs))
-        alike_d = same.divergence(log_same)
-        value = _least_zero(divergences[0])
-        # Of sets so far apart that numbers underflow a few pairs count, which rows tell.
-        scale = float(means.xy[0]) if near else math.inf
-        joint = pair.interactions(float(means.xx[0]), scale, float(means.yy[0]))
-        bar = error(divergences, joint)
-        found.append(Measure("cauchy_schwarz", v, value, None, bar, _mean(alike_d), rows=rows))
-        normalized = math.exp(-value)
-        full = normalized * float(means.xx[0])
-        # With a larger scatter of its logarithm, its own is due to samples that are not these.
-        tells = bar is not None and bar <= LARGEST_SCATTER
-        bar = error((-divergences).exp(), normalized**2 * joint) if tells else None
-        alike = _mean((-alike_d).exp())
-        found.append(Measure("scalar", v, full, normalized, bar, alike, rows=rows))
-        squares = means.squared_distance()
-        value, bar = _least_zero(squares[0]), error(squares, pair.interactions())
-        bar = None if bar is None else error_of_root(value, bar)
-        alike = _mean(same.squared_distance().clamp(min=0).sqrt())
-        found.append(Measure("mmd", v, math.sqrt(value), None, bar, alike, rows=rows))
+        divergences = pair.means().divergence(_without_each(*logs))
+        found += _overlaps(v, pair, divergences, same.divergence(log_same), near, error)
+        found.append(_distance(v, pair, same, error))
     return found
+
+
+Error: TypeAlias = Callable[[Tensor, float], float | None]
+
+
+def _overlaps(
+    v: float, pair: Pairs, divergences: Tensor, alike: Tensor, near: bool, error: Error
+) -> list[Measure]:
+    """Cauchy-Schwarz divergence, of all rows and without each, and the scalar cost."""
+    means, value = pair.means(), _least_zero(divergences[0])
+    # Of sets so far apart that numbers underflow a few pairs count, which rows tell.
+    scale = float(means.xy[0]) if near else math.inf
+    joint = pair.interactions(float(means.xx[0]), scale, float(means.yy[0]))
+    bar = error(divergences, joint)
+    normalized = math.exp(-value)
+    # With a larger scatter of its logarithm, its own is due to samples that are not these.
+    tells = bar is not None and bar <= LARGEST_SCATTER
+    of_scalar = error((-divergences).exp(), normalized**2 * joint) if tells else None
+    full, same = normalized * float(means.xx[0]), _mean((-alike).exp())
+    return [
+        Measure("cauchy_schwarz", v, value, None, bar, _mean(alike), rows=pair.sizes),
+        Measure("scalar", v, full, normalized, of_scalar, same, rows=pair.sizes),
+    ]
+
+
+def _distance(v: float, pair: Pairs, same: PairMeans, error: Error) -> Measure:
+    """The maximum mean discrepancy."""
+    squares = pair.means().squared_distance()
+    value, bar = _least_zero(squares[0]), error(squares, pair.interactions())
+    bar = None if bar is None else error_of_root(value, bar)
+    alike = _mean(same.squared_distance().clamp(min=0).sqrt())
+    return Measure("mmd", v, math.sqrt(value), None, bar, alike, rows=pair.sizes)
 
 
 def _kernel(rate: float, squares: Tensor) -> Tensor:
@@ -422,7 +437,9 @@ def unbiased_distance_error(
         _add_rows(sums, gram(points[rows], points), rows, n)
     pairs = _pairs(sums, n, 0.0)
     of_x, of_y = pairs.unbiased_distances()[1:].split((n, m))
-    return standard_error(jackknife(of_x) + jackknife(of_y), pairs.interactions())
+    return standard_error(
+        jackknife_variance(of_x) + jackknife_variance(of_y), pairs.interactions()
+    )
 
 
 def _pairs(sums: Tensor, n: int, diagonal: float) -> Pairs:  # (2, 2, n + m)

@@ -12,6 +12,7 @@ Features come from landmarks, which are distinct pooled rows.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -114,19 +115,18 @@ def _feature_moments(
         for b, kernel in zip(grid, known, strict=True)
     ]
     with_second = _with_second(len(grid))
-    firsts: list[list[Tensor]] = [[] for _ in grid]
-    seconds: list[list[Tensor]] = [[] for _ in grid]
+    firsts, seconds = defaultdict(list), defaultdict(list)
     same = units.rows is units.reference
     for rows in [units.rows[:, None]] if same else units.chunks(len(landmarks)):
         found = known if same else kernels_of(rows.flatten(0, 1))
-        for k, (basis, kernel) in enumerate(zip(bases, found, strict=True)):
+        for k, basis, kernel in zip(range(len(grid)), bases, found, strict=True):
             kernel = kernel.unflatten(0, rows.shape[:2])
             firsts[k].append(kernel.mean(1))
             if with_second[k]:
                 seconds[k].append(_second_moments(basis, kernel))
-    for k, (bandwidth, basis) in enumerate(zip(grid, bases, strict=True)):
+    for k, basis in enumerate(bases):
         second = torch.cat(seconds[k]) if with_second[k] else None
-        yield bandwidth, basis, torch.cat(firsts[k]) @ basis.basis - basis.center, second
+        yield grid[k], basis, torch.cat(firsts[k]) @ basis.basis - basis.center, second
 
 
 def _with_second(count: int) -> list[bool]:

@@ -198,6 +198,10 @@ class LabelledImages:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def first(self, count: int | None) -> "LabelledImages":
+        """The first `count` images, or all."""
+        return replace(self, images=self.images[:count], labels=self.labels[:count])
+
 
 def check_same_shape(train: LabelledImages, held_out: LabelledImages) -> None:
     """Refuse held-out images of another size or other channels than the training images."""

@@ -80,12 +80,11 @@ def _periods_chart(found: PeriodDrift) -> Svg:
     plot = Plot(_names_axis(tuple(p.period for p in found.periods)), Axis(lowest, 1, "AUC"),
                 found.sentence(), width=560)  # fmt: skip
     plot.rule(y=0.5)
-    for answer in dict.fromkeys(p.answer for p in found.periods):
-        some = [(k, p) for k, p in enumerate(found.periods) if p.answer == answer]
-        nothing = (np.nan, np.nan)
-        places = [k for k, _ in some]
-        ends = np.array([p.interval or nothing for _, p in some], float)
-        effects = np.array([np.nan if p.effect is None else p.effect for _, p in some])
-        plot.bands(places, ends[:, 0], ends[:, 1], COLORS[answer])
-        plot.dots(places, effects, COLORS[answer], answer, 9)
+    answers = np.array([p.answer for p in found.periods])
+    ends = np.array([p.interval or (np.nan, np.nan) for p in found.periods], float)
+    effects = np.array([p.effect for p in found.periods], float)  # None becomes NaN
+    for answer in dict.fromkeys(answers.tolist()):
+        places = np.flatnonzero(answers == answer)
+        plot.bands(places, ends[places, 0], ends[places, 1], COLORS[answer])
+        plot.dots(places, effects[places], COLORS[answer], answer, 9)
     return plot.svg()

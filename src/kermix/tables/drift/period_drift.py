@@ -1,16 +1,23 @@
-"""Drift over time: every period of a table against a reference period."""
+"""Drift over time: every period of a table against a reference period.
+
+What compares two periods is `kermix.compare`, a permutation test; its p-values are corrected for
+the number of periods.
+"""
 
 import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from kermix.data.readers.common import Reading, listed
+from kermix.data.readers.frames import Frame
 from kermix.data.sources import Source
 from kermix.errors import OptionError
 from kermix.tables.compare.compare import COUNTED_ONCE, compare
-from kermix.tables.compare.verdict import ColumnVerdict
+from kermix.tables.compare.verdict import ColumnVerdict, Verdict
 from kermix.tables.drift.periods import Periods, read_periods
 from kermix.two_sample.aggregate import shift_found
 from kermix.two_sample.permutation import permutations_for, smallest_pvalue
@@ -21,7 +28,7 @@ PERIOD_HEADS = ("period", "rows", "verdict", "p", "AUC", "moved most")
 # Reasoned, no record.
 FEW_ROWS = 5  # of a reference that tells nothing
 DRAWN = "rows used, drawn at random."
-NAMED, SHOWN = 3, 3  # columns in the sentence, and in a line of the table
+SHOWN = 3  # columns in the sentence, and in a line of the table
 
 
 @dataclass(frozen=True)
@@ -112,8 +119,8 @@ class PeriodDrift:
         counts = {self.reference: max((p.repeated_in_reference for p in self.periods), default=0)}
         counts |= {p.period: p.repeated for p in self.periods}
         where = [f"{count:,} in {name}" for name, count in counts.items() if count]
-        if len(where) > NAMED:
-            where[NAMED - 1 :] = [f"others in {len(where) - NAMED + 1} more {self.noun}s"]
+        if len(where) > SHOWN:
+            where[SHOWN - 1 :] = [f"others in {len(where) - SHOWN + 1} more {self.noun}s"]
         answer = self._answer()
         if not where:
             return answer
@@ -123,34 +130,40 @@ class PeriodDrift:
 
     def _answer(self) -> str:
         judged = [p for p in self.periods if not p.too_few_rows]
-        few = len(self.periods) - len(judged)
-        left = "" if not few else (
-            f" {few} {self._plural(few)} {'has' if few == 1 else 'have'} too few rows to say."
-        )  # fmt: skip
         if not judged:
             return f"Too few rows to say whether any {self.noun} differs from {self.reference}."
-        count, total = len(self.different), len(judged)
+        few, total = len(self.periods) - len(judged), len(judged)
         if any(p.too_few_permutations for p in judged):
-            return (
+            answer = (
                 f"Too few permutations to say whether any {self.noun} differs from "
                 f"{self.reference}: for {total} {self._plural(total)} at level {self.level:g} it "
-                f"takes {math.ceil(total / self.level) - 1:,} or more.{left}"
+                f"takes {math.ceil(total / self.level) - 1:,} or more."
             )
-        if not count:
-            which = f"None of {total} {self._plural(total)} differs"
-            if total == 1:
-                which = f"{judged[0].period} does not differ"
-            shift = f"; {self.detectable}" if self.detectable else ""
-            return f"{which} from {self.reference} at level {self.level:g}{shift}.{left}"
-        most = f"most in {', '.join(self.moved[:NAMED])}" if self.moved else ""
-        where = f": {most}" if most else ""
-        which = f"{count} of {total} {self._plural(total)} differ{'s' * (count == 1)}"
+        else:
+            answer = self._differing(judged) if self.different else self._alike(judged)
+        if not few:
+            return answer
+        have = "has" if few == 1 else "have"
+        return f"{answer} {few} {self._plural(few)} {have} too few rows to say."
+
+    def _alike(self, judged: Sequence[PeriodVerdict]) -> str:
+        total = len(judged)
+        which = f"None of {total} {self._plural(total)} differs"
         if total == 1:
-            return f"{judged[0].period} differs from {self.reference}{where}.{left}"
-        first = self.different[0].period
+            which = f"{judged[0].period} does not differ"
+        shift = f"; {self.detectable}" if self.detectable else ""
+        return f"{which} from {self.reference} at level {self.level:g}{shift}."
+
+    def _differing(self, judged: Sequence[PeriodVerdict]) -> str:
+        count, total, first = len(self.different), len(judged), self.different[0].period
+        most = f"most in {', '.join(self.moved[:SHOWN])}" if self.moved else ""
+        where = f": {most}" if most else ""
+        if total == 1:
+            return f"{first} differs from {self.reference}{where}."
+        which = f"{count} of {total} {self._plural(total)} differ{'s' * (count == 1)}"
         if count == 1:
-            return f"{which} from {self.reference}: {first}{', ' * bool(most)}{most}.{left}"
-        return f"{which} from {self.reference}, first in {first}{where}.{left}"
+            return f"{which} from {self.reference}: {first}{', ' * bool(most)}{most}."
+        return f"{which} from {self.reference}, first in {first}{where}."
 
     def _plural(self, count: int) -> str:
         return self.noun if count == 1 else f"{self.noun}s"
@@ -232,75 +245,111 @@ def drift_over_time(
     """
     if not 0 < level < 1:
         raise OptionError(f"level={level!r} must be between 0 and 1, such as 0.05.")
-    if reading is None:
-        reading = Reading(
-            None if columns is None else tuple(columns), tuple(exclude), dict(kinds or {})
-        )
+    chosen = None if columns is None else tuple(columns)
+    reading = reading or Reading(chosen, tuple(exclude), dict(kinds or {}))
     periods = read_periods(source, by, every, reading)
-    at = _reference(periods, reference)
-    first = periods.tables[at]
-    others = [t for k, t in enumerate(periods.tables) if k != at]
-    most = max_points or max(t.rows for t in periods.tables)
+    first, others = _apart(periods, reference)
+    enough = _enough(first, others, level, max_points, periods.noun)
+    if permutations is None:
+        permutations = permutations_for(level, len(enough))
+    limited = len(enough) > level * (permutations + 1) * (1 + 1e-9)
+    known = {n: reading.kinds[n] for n in first.columns if n in reading.kinds}
+    verdicts: dict[str, Verdict] = {}
+    notes = dict.fromkeys(periods.notes)
+    for table in enough:
+        result = compare(
+            first, table, kinds=known, level=level, permutations=permutations,
+            max_points=max_points, seed=seed,
+        )  # fmt: skip
+        said = (n for n in result.reading_notes if not n.endswith((DRAWN, COUNTED_ONCE)))
+        notes |= dict.fromkeys(said)
+        verdicts[table.name] = result.verdict
+    judged = tuple(_judged(others, verdicts, level, limited))
+    detectable = _detectable(enough, verdicts, level, periods.noun)
+    notes |= dict.fromkeys(_notes(periods, judged, detectable, max_points))
+    return PeriodDrift(
+        first.name, first.rows, judged, level, periods.noun, tuple(notes), detectable
+    )
+
+
+def _apart(periods: Periods, asked: str | None) -> tuple[Frame, list[Frame]]:
+    """The reference and the other periods."""
+    names = [t.name for t in periods.tables]
+    matches = [k for k, n in enumerate(names)
+               if asked in (None, n, n.removeprefix(f"{periods.noun} "))]  # fmt: skip
+    if not matches:
+        near = difflib.get_close_matches(str(asked), names, 3, 0.4)
+        meant = f"did you mean {listed(near)}?" if near else f"there are {listed(names)}."
+        raise OptionError(f"There is no {periods.noun} {asked!r} to be the reference; {meant}")
+    others = [t for k, t in enumerate(periods.tables) if k != matches[0]]
+    return periods.tables[matches[0]], others
+
+
+def _enough(
+    first: Frame, others: Sequence[Frame], level: float, max_points: int | None, noun: str
+) -> list[Frame]:
+    """The periods that have enough rows for a verdict."""
+    most = max_points or max(first.rows, *(t.rows for t in others))
     sizes = [(min(first.rows, most), min(t.rows, most)) for t in others]
     able = able_to_differ([smallest_pvalue(*both, None) for both in sizes], level)
     enough = [t for t, one in zip(others, able, strict=True) if one]
     if not enough and first.rows < FEW_ROWS:
         raise OptionError(
             f"The reference, {first.name}, has {first.rows} row{'s' * (first.rows != 1)}, too "
-            f"few to tell whether any {periods.noun} differs; choose another one (--reference)."
+            f"few to tell whether any {noun} differs; choose another one (--reference)."
         )
-    notes = list(periods.notes)
-    if permutations is None:
-        permutations = permutations_for(level, len(enough))
-    limited = len(enough) > level * (permutations + 1) * (1 + 1e-9)
-    known = {n: k for n, k in reading.kinds.items() if n in first.columns}
-    found: dict[str, PeriodVerdict] = {}
-    detectable = ""
-    for table in enough:
-        result = compare(
-            first, table, kinds=known, level=level, permutations=permutations,
-            max_points=max_points, seed=seed,
-        )  # fmt: skip
-        notes += [n for n in result.reading_notes
-                  if n not in notes and not n.endswith((DRAWN, COUNTED_ONCE))]  # fmt: skip
-        verdict = result.verdict
-        found[table.name] = PeriodVerdict(
-            table.name, table.rows, verdict.different, verdict.pvalue, verdict.pvalue,
-            verdict.effect, verdict.interval, verdict.different_columns, False, limited,
+    return enough
+
+
+def _judged(
+    tables: Sequence[Frame], verdicts: Mapping[str, Verdict], level: float, limited: bool
+) -> Iterator[PeriodVerdict]:
+    """Every period, with the p-values of those that have a verdict corrected for their number."""
+    pvalues = holm([v.pvalue or 0.0 for v in verdicts.values()])
+    corrected = dict(zip(verdicts, pvalues, strict=True))
+    for table in tables:
+        if table.name not in verdicts:
+            yield PeriodVerdict(table.name, table.rows, False, None, None, None, None, (), True)
+            continue
+        verdict, pvalue = verdicts[table.name], corrected[table.name]
+        different = pvalue <= level
+        yield PeriodVerdict(
+            table.name, table.rows, different, pvalue, verdict.pvalue, verdict.effect,
+            verdict.interval, verdict.different_columns if different else (), False, limited,
             verdict.repeated[1], verdict.repeated[0], verdict.perhaps_copies,
         )  # fmt: skip
-        if table is min(enough, key=lambda t: t.rows):
-            shift = shift_found(verdict.rows, level / len(enough), len(verdict.columns))
-            told = replace(verdict, detectable_shift=shift).detectable()
-            of = f"in the smallest {periods.noun}, {table.name} ({verdict.rows[1]:,} rows), "
-            detectable = told and (of if len(enough) > 1 else "") + told
+
+
+def _detectable(
+    enough: Sequence[Frame], verdicts: Mapping[str, Verdict], level: float, noun: str
+) -> str:
+    """Which change would have been found in the smallest period."""
+    if not enough:
+        return ""
+    name = min(enough, key=lambda t: t.rows).name
+    verdict = verdicts[name]
+    shift = shift_found(verdict.rows, level / len(enough), len(verdict.columns))
+    told = replace(verdict, detectable_shift=shift).detectable()
+    of = f"in the smallest {noun}, {name} ({verdict.rows[1]:,} rows), "
+    return told and (of if len(enough) > 1 else "") + told
+
+
+def _notes(
+    periods: Periods, judged: Sequence[PeriodVerdict], detectable: str, max_points: int | None
+) -> Iterator[str]:
     if max_points is not None and any(t.rows > max_points for t in periods.tables):
-        notes.append(f"Of larger periods {max_points:,} {DRAWN}")
-    if any(p.repeated or p.repeated_in_reference for p in found.values()):
-        notes.append(
+        yield f"Of larger periods {max_points:,} {DRAWN}"
+    if any(p.repeated or p.repeated_in_reference for p in judged):
+        yield (
             f"Repeated rows: a {periods.noun} has rows several times that the one compared with "
             f"it does not have, {COUNTED_ONCE}"
         )
-    notes.append(
+    yield (
         f"p: corrected for the number of {periods.noun}s (Holm). AUC: how well a classifier "
         "separates unseen rows from those of the reference; 0.5 is chance."
     )
-    corrected = dict(zip(found, holm([p.own_pvalue or 0.0 for p in found.values()]), strict=True))
-    judged = []
-    for table in others:
-        if table.name not in found:
-            judged.append(
-                PeriodVerdict(table.name, table.rows, False, None, None, None, None, (), True)
-            )
-            continue
-        pvalue = corrected[table.name]
-        one = replace(found[table.name], pvalue=pvalue, different=pvalue <= level)
-        judged.append(one if one.different else replace(one, columns=()))
     if detectable and any(p.different for p in judged):
-        notes.append(f"{detectable[0].upper()}{detectable[1:]}.")
-    return PeriodDrift(
-        first.name, first.rows, tuple(judged), level, periods.noun, tuple(notes), detectable
-    )
+        yield f"{detectable[0].upper()}{detectable[1:]}."
 
 
 def able_to_differ(smallest: Sequence[float], level: float) -> list[bool]:
@@ -327,22 +376,9 @@ def holm(pvalues: Sequence[float]) -> list[float]:
         >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
         [0.03, 0.06, 0.06]
     """
-    order = sorted(range(len(pvalues)), key=lambda k: pvalues[k])
-    found, largest = [0.0] * len(pvalues), 0.0
-    for rank, k in enumerate(order):
-        largest = max(largest, min(1.0, (len(pvalues) - rank) * pvalues[k]))
-        found[k] = largest
-    return found
-
-
-def _reference(periods: Periods, asked: str | None) -> int:
-    names = [t.name for t in periods.tables]
-    if asked is None:
-        return 0
-    matches = [k for k, n in enumerate(names)
-               if asked in (n, n.removeprefix(f"{periods.noun} "))]  # fmt: skip
-    if not matches:
-        near = difflib.get_close_matches(asked, names, 3, 0.4)
-        meant = f"did you mean {listed(near)}?" if near else f"there are {listed(names)}."
-        raise OptionError(f"There is no {periods.noun} {asked!r} to be the reference; {meant}")
-    return matches[0]
+    values = np.asarray(pvalues, dtype=float)
+    order = values.argsort(kind="stable")
+    times = len(values) - np.arange(len(values))
+    found = np.empty_like(values)
+    found[order] = np.maximum.accumulate((times * values[order]).clip(max=1.0))
+    return found.tolist()

@@ -30,7 +30,7 @@ WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", 
 SHORTEST = 3
 # A convention; POSIX's is 69.
 CENTURY = 70  # years of two digits from here on are of the twentieth
-NAMED = re.compile(r"([^\W\d_]+)[\s.,/_'-]*(\d{4}|\d{2})")
+MONTH_AND_YEAR = re.compile(r"([^\W\d_]+)[\s.,/_'-]*(\d{4}|\d{2})")
 YEAR_FIRST = re.compile(r"(\d{4})[\s.,/_-]*([^\W\d_]+)\.?")
 NUMBERED = re.compile(r"([^\W\d_]*)[\s.]*(\d{1,2})[\s./_-]+(\d{4})")
 
@@ -70,7 +70,7 @@ def _among(names: Sequence[str], word: str) -> Place | None:
 
 
 def _of_month_and_year(word: str) -> Place | None:
-    if match := NAMED.fullmatch(word):
+    if match := MONTH_AND_YEAR.fullmatch(word):
         name, digits = match.groups()
     elif match := YEAR_FIRST.fullmatch(word):
         digits, name = match.groups()
@@ -130,41 +130,51 @@ def read_periods(source: Any, by: str | None, every: str | None, reading: Readin
         reading: How tables are read.
     """
     folder = Path(source) if isinstance(source, str | Path) and Path(source).is_dir() else None
-    if folder is not None:
-        files = _files(folder)
-        if by is None:
-            if every is not None:
-                raise OptionError(f"every={every!r}: also name the column of dates (--by).")
-            found = read_alike(files, reading)
-            tables = tuple(replace(f, name=p.name.split(".")[0])
-                           for p, (f, _) in zip(files, found, strict=True))  # fmt: skip
-            notes = [*dict.fromkeys(note for _, said in found for note in said)]
-            return _checked(Periods(tables, "file", notes), str(folder))
-        source = files
-    if by is None:
+    files = [] if folder is None else _files(folder)
+    if by is not None:
+        return _of_column(files or source, by, every, reading)
+    if folder is None:
         raise OptionError("Name the column that defines the periods: --by COLUMN (by=...).")
-    chosen = reading
-    if reading.columns is not None and by not in reading.columns:
-        chosen = replace(reading, columns=(*reading.columns, by))
+    if every is not None:
+        raise OptionError(f"every={every!r}: also name the column of dates (--by).")
+    return _of_files(files, folder, reading)
+
+
+def _of_files(files: Sequence[Path], folder: Path, reading: Reading) -> Periods:
+    """A table for each file."""
+    found = read_alike(files, reading)
+    tables = tuple(replace(f, name=p.name.split(".")[0])
+                   for p, (f, _) in zip(files, found, strict=True))  # fmt: skip
+    notes = [*dict.fromkeys(note for _, said in found for note in said)]
+    return _checked(Periods(tables, "file", notes), str(folder))
+
+
+def _of_column(source: Any, by: str, every: str | None, reading: Reading) -> Periods:
+    """One table cut by the values or dates of a column."""
     if by in reading.exclude:
         raise OptionError(f"{by} is the column of the periods; do not exclude it.")
-    frame, notes = read_frame(source, chosen)
+    if reading.columns is not None and by not in reading.columns:
+        reading = replace(reading, columns=(*reading.columns, by))
+    frame, notes = read_frame(source, reading)
     if by not in frame.columns:
         near = difflib.get_close_matches(by, list(frame.columns), 3, 0.5)
         meant = f"did you mean {listed(near)}?" if near else f"it has {listed(frame.columns)}."
         raise TableError(f"{frame.name} has no column {by}; {meant}")
     labels, order, noun, said = _labels(frame, by, every)
-    notes = [*notes, *said]
-    rest = [name for name in frame.columns if name != by]
-    if not rest:
+    gone = _without(frame, [by])
+    if not gone.columns:
         raise TableError(f"{frame.name}: {by} is its only column; there is nothing to compare.")
-    frame = replace(frame, columns={n: frame.columns[n] for n in rest},
-                    types={n: frame.types[n] for n in rest})  # fmt: skip
     tables = tuple(
-        replace(taken_rows(frame, np.flatnonzero(labels == k)), name=name)
+        replace(taken_rows(gone, np.flatnonzero(labels == k)), name=name)
         for k, name in enumerate(order)
     )
-    return _checked(Periods(tables, noun, notes), f"column {by}")
+    return _checked(Periods(tables, noun, [*notes, *said]), f"column {by}")
+
+
+def _without(frame: Frame, names: Sequence[str]) -> Frame:
+    """The table without some columns."""
+    return replace(frame, columns={n: c for n, c in frame.columns.items() if n not in names},
+                   types={n: t for n, t in frame.types.items() if n not in names})  # fmt: skip
 
 
 def _checked(periods: Periods, where: str) -> Periods:
@@ -205,52 +215,59 @@ def _labels(
     frame: Frame, by: str, every: str | None
 ) -> tuple[np.ndarray, list[str], str, list[str]]:
     """The place of each row's period, -1 for none; names in order; what they are called; notes."""
-    from pyarrow import compute
-
-    column = frame.columns[by]
-    times = _times(column)
-    notes = []
-    noun = by.lower() if by.lower() in NOUNS else "period"
-    if every is not None and every not in EVERY:
-        raise OptionError(f"every={every!r}: one of {', '.join(EVERY)}.")
-    if times is not None:
-        if every is None:
-            every = _fitting(times)
-            notes.append(f"Dates of {by} are grouped by {every}; change this with --every.")
-        noun = every
-        column = compute.strftime(times, format=EVERY[every])
-    elif every is not None:
-        shown = column.drop_null().unique().slice(0, 2).to_pylist()
-        raise OptionError(
-            f"--every {every}: {by} holds no dates (but {', '.join(map(repr, shown))}); without "
-            "--every, each value is a period."
-        )
-    elif family(column.type) in ("numbers", "truth values", "times"):
-        values = column.drop_null().unique().sort()
-        if len(values) > MOST_PERIODS:
-            raise OptionError(
-                f"{by} has {len(values):,} different values; at most {MOST_PERIODS} periods are "
-                "supported. Choose a column such as a month or a year (--by)."
-            )
-    gaps = column.null_count
-    if gaps:
+    column, every, notes = _values(frame, by, every)
+    noun = every or (by.lower() if by.lower() in NOUNS else "period")
+    if gaps := column.null_count:
         notes.append(f"{gaps:,} rows without a value in {by} are ignored.")
-    words = column.drop_null().unique()
-    ordered = _in_order(words.to_pylist(), frame.types[by].declared if times is None else None)
-    if ordered is None:
-        ordered = words.to_pylist()
+    words = column.drop_null().unique().to_pylist()
+    declared = frame.types[by].declared if every is None else None
+    ordered = _in_order(words, declared) or words
+    if ordered is words:
         notes.append(
             f"The values of {by} have no recognizable order; the order of first appearance is "
             f"used: {listed([str(v) for v in ordered])}. Use --reference to choose another "
             "reference."
         )
+    return _places(column, ordered), [_shown(value, noun) for value in ordered], noun, notes
+
+
+def _places(column: Any, ordered: Sequence[Any]) -> np.ndarray:
+    """The place of each value among those in order, -1 for none."""
     place = {value: k for k, value in enumerate(ordered)}
     coded = column.combine_chunks() if hasattr(column, "combine_chunks") else column
     coded = coded.dictionary_encode()
     lookup = np.array([place[v] for v in coded.dictionary.to_pylist()] + [-1])
-    codes = coded.indices.fill_null(len(lookup) - 1).to_numpy(zero_copy_only=False)
-    names = [_shown(value, noun) for value in ordered]
-    return lookup[codes], names, noun, notes
+    return lookup[coded.indices.fill_null(len(lookup) - 1).to_numpy(zero_copy_only=False)]
+
+
+def _values(frame: Frame, by: str, every: str | None) -> tuple[Any, str | None, list[str]]:
+    """The period of each row, by what dates are cut if there are any, and notes."""
+    from pyarrow import compute
+
+    if every is not None and every not in EVERY:
+        raise OptionError(f"every={every!r}: one of {', '.join(EVERY)}.")
+    column = frame.columns[by]
+    times = _times(column)
+    if times is not None:
+        notes = []
+        if every is None:
+            every = _fitting(times)
+            notes.append(f"Dates of {by} are grouped by {every}; change this with --every.")
+        return compute.strftime(times, format=EVERY[every]), every, notes
+    if every is not None:
+        shown = column.drop_null().unique().slice(0, 2).to_pylist()
+        raise OptionError(
+            f"--every {every}: {by} holds no dates (but {', '.join(map(repr, shown))}); without "
+            "--every, each value is a period."
+        )
+    if family(column.type) in ("numbers", "truth values", "times"):
+        count = len(column.drop_null().unique())
+        if count > MOST_PERIODS:
+            raise OptionError(
+                f"{by} has {count:,} different values; at most {MOST_PERIODS} periods are "
+                "supported. Choose a column such as a month or a year (--by)."
+            )
+    return column, None, []
 
 
 def _times(column: Any) -> Any | None:
@@ -303,31 +320,33 @@ def _shown(value: Any, noun: str) -> str:
 
 def _without_clocks(periods: Periods) -> Periods:
     """Without columns that only tell the period again: dates, or one value in each period."""
-    from pyarrow import compute
-
     tables = periods.tables
-    gone = []
-    for name in tables[0].columns:
-        columns = [t.columns[name] for t in tables if name in t.columns]
-        if family(columns[0].type) == "text":
-            times = [_times(c) for c in columns]
-            columns = columns if None in times else times
-        ends = [compute.min_max(c).as_py() for c in columns if len(c) > c.null_count
-                and family(c.type) in ("numbers", "text", "times")]  # fmt: skip
-        if len(ends) < 2:
-            continue
-        spans = sorted((e["min"], e["max"]) for e in ends)
-        apart = all(a[1] < b[0] for a, b in pairwise(spans))
-        if apart and (family(columns[0].type) == "times" or all(a == b for a, b in spans)):
-            gone.append(name)
-    kept = [name for name in tables[0].columns if name not in gone]
-    if not gone or not kept:
+    gone = [
+        name
+        for name in tables[0].columns
+        if _tells_the_period([t.columns[name] for t in tables if name in t.columns])
+    ]
+    if not gone or len(gone) == len(tables[0].columns):
         return periods
     tells = "it only tells" if len(gone) == 1 else "they only tell"
     note = f"Left aside, because {tells} the period again: {listed(gone)}."
-    cut = tuple(
-        replace(t, columns={n: c for n, c in t.columns.items() if n not in gone},
-                types={n: k for n, k in t.types.items() if n not in gone})
-        for t in tables
-    )  # fmt: skip
+    cut = tuple(_without(table, gone) for table in tables)
     return Periods(cut, periods.noun, [*periods.notes, note])
+
+
+def _tells_the_period(columns: Sequence[Any]) -> bool:
+    """Whether the values of one column in each period lie apart, as dates or constants do."""
+    from pyarrow import compute
+
+    if family(columns[0].type) == "text":
+        times = [_times(c) for c in columns]
+        columns = columns if None in times else times
+    columns = [c.drop_null() for c in columns]
+    spans = sorted(
+        tuple(compute.min_max(c).as_py().values())
+        for c in columns
+        if len(c) and family(c.type) in ("numbers", "text", "times")
+    )
+    if len(spans) < 2 or any(a[1] >= b[0] for a, b in pairwise(spans)):
+        return False
+    return family(columns[0].type) == "times" or all(a == b for a, b in spans)

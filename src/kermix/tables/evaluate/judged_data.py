@@ -3,6 +3,7 @@
 Sums over parts of them give error bars, by leaving parts out, and what equal sets would give.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from kermix.sketches.features import FeatureMap
 from kermix.sketches.sketch import Moments, Sketch, moments_of_sums
 from kermix.tables.compare.column_changes import ComparedRows
 from kermix.tables.compare.cost_details import standardized
+from kermix.two_sample.error_bars import jackknife_variance
 
 __all__ = [
     "Embedding",
@@ -59,8 +61,8 @@ def jackknife(whole: float, without: list[float]) -> Jackknife:
     """
     values = torch.tensor(without, dtype=torch.float64)
     parts = len(values)
-    error = ((parts - 1) / parts * (values - values.mean()).square().sum()).sqrt()
-    return Jackknife(float(error), float((parts - 1) * (values.mean() - whole)))
+    bias = float((parts - 1) * (values.mean() - whole))
+    return Jackknife(math.sqrt(jackknife_variance(values)), bias)
 
 
 def needed_rows(rows: int, wanted: float, error: float, bias: float = 0.0) -> int:
