@@ -162,12 +162,7 @@ def _tables() -> list[Line]:
     objects = [f.astype({"kind": object, "place": object}) for f in frames]
     detection = LogisticDetection.compute(*objects, metadata={"columns": kinds})
     base.StratifiedKFold = folds
-    read = read_sources(frames, Reading())
-    first, second = read.tables
-    rows = ComparedRows(
-        torch.cat([first.values, second.values]), len(first), tuple(first.columns), read.mixed
-    )
-    ours = table_scores(rows)
+    ours = table_scores(ComparedRows.of(read_sources(frames, Reading())))
     assert ours.trend is not None
     assert ours.detection is not None
     return [

@@ -9,12 +9,7 @@ from internals import ComparedRows, Reading, read_sources, table_scores
 
 
 def compared(real, fake):
-    import torch
-
-    read = read_sources([real, fake], Reading())
-    first, second = read.tables
-    pooled = torch.cat([first.values, second.values])
-    return ComparedRows(pooled, len(first), tuple(first.columns), read.mixed)
+    return ComparedRows.of(read_sources([real, fake], Reading()))
 
 
 def table(n, seed, shift=0.0):

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.data.schema.columns import CategoryColumn, NumberColumn, rounded
+from kermix.data.schema.columns import CategoryColumn, NumberColumn
 from kermix.data.schema.mixed_rows import MixedRows
+from kermix.data.sources import Sources
 from kermix.kernels.distances import Layout
 from kermix.two_sample.column_scores import (
     FEW_VALUES,
@@ -96,12 +97,29 @@ class ComparedRows:
         n: How many are of the first sample.
         names: Of the user's columns.
         mixed: How mixed rows were made.
+        numbers: The numbers of mixed rows as the user's tables have them, less their origin, NaN
+            where they are missing, (n + m, numbers).
     """
 
     pooled: Tensor
     n: int
     names: tuple[str, ...]
     mixed: MixedRows | None = None
+    numbers: Tensor | None = None
+
+    @classmethod
+    def of(cls, read: Sources, chosen: Sequence[Tensor] | None = None) -> "ComparedRows":
+        """Rows of two tables that were read, or some of each."""
+        first, second = read.tables
+        picked = [slice(None)] * 2 if chosen is None else chosen
+        sides = [t.values[some] for t, some in zip((first, second), picked, strict=True)]
+        numbers = None
+        if read.mixed is not None:
+            own = read.mixed.schema.own_numbers
+            parts = zip(read.frames, picked, strict=True)
+            numbers = torch.cat([torch.from_numpy(own(frame))[some] for frame, some in parts])
+        names = tuple(first.columns)
+        return cls(torch.cat(sides), len(sides[0]), names, read.mixed, numbers)
 
     @property
     def layout(self) -> Layout | None:
@@ -135,23 +153,10 @@ class ComparedRows:
             return ColumnValues(name, "category", codes=codes.numpy(), names=names)
         assert isinstance(column, NumberColumn)
         assert place.numbers is not None
-        q = place.numbers
-        scores = chosen[:, q].numpy() * self.mixed.spread[q] + self.mixed.centre[q]
-        numbers = np.clip(column.map.inverse(scores), column.low, column.high)
-        if column.decimals is not None:
-            numbers = rounded(numbers, column.decimals)
-        else:
-            numbers = _without_last_digits(numbers, max(abs(column.low), abs(column.high)))
-        if place.codes is not None:
-            numbers = np.where(chosen[:, place.codes].numpy() == 0, numbers, np.nan)
+        assert self.numbers is not None
+        numbers = self.numbers[:, place.numbers]
+        numbers = (numbers if rows is None else numbers[rows]).numpy()
         return ColumnValues(name, column.kind, numbers, column=column)
-
-
-def _without_last_digits(numbers: np.ndarray, largest: float) -> np.ndarray:
-    """Numbers that went to normal scores and back: a zero is zero again."""
-    if not 1e-280 < largest < 1e280:
-        return numbers
-    return np.round(numbers, MOST_DIGITS - 1 - math.floor(math.log10(largest))) + 0.0
 
 
 def number_text(number: float, digits: int = DIGITS) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from kermix.errors import MissingExtraError
 from kermix.tables.compare.coincidence import Copies, FrequentRows, uncounted_copies
 from kermix.tables.compare.column_changes import (
     ComparedRows,
@@ -87,10 +88,11 @@ class Verdict:
         pvalue: A single p-value that accounts for all statistics considered; None if sketches have
             none.
         level: Significance level at which the sets are called different.
-        effect: AUC of a classifier that separates their rows, on held-out rows: the probability
+        effect: AUC of a classifier (gradient-boosted trees) on held-out rows: the probability
             that it gives a row of the second set a higher score than one of the first. 0.5 if it
             cannot tell them apart, 1 if it always can. Better classifiers may exist, so the sets
-            differ at least this much. None for sketches, or if a set has fewer than ten rows.
+            differ at least this much. None for sketches, if a set has fewer than ten rows, or
+            without scikit-learn.
         interval: 95 % confidence interval for the AUC of this classifier.
         columns: Each column by itself, the most different first: by p-value, and by their
             difference for equal p-values.
@@ -104,7 +106,7 @@ class Verdict:
         detectable_shift: The shift of one column, in standard deviations, that is found in at
             least four of five cases if columns are normal and independent.
         method: How the p-value was found, or why there is none.
-        note: Further remarks, for sketches.
+        note: Further remarks, for sketches and without scikit-learn.
         repeated: How many rows of each set were left out because they repeat others of it, more
             often than coincidence explains.
         unexplained: About how many rows of each set repeat others more often than chance explains
@@ -339,7 +341,11 @@ class JudgementTask:
             pooled, n, places=rows.places, layout=rows.layout, permutations=self.permutations,
             seed=self.seed, level=self.level,
         )  # fmt: skip
-        apart = tell_apart(pooled, n, rows.places, rows.layout, own_generator(self.seed))
+        apart, note = None, ""
+        try:
+            apart = tell_apart(pooled, n, rows.places, own_generator(self.seed))
+        except MissingExtraError as error:
+            note = str(error)
         copies = uncounted_copies(rows, _margin(apart)) if test.different else Copies()
         verdict = Verdict(
             different=test.different,
@@ -363,6 +369,7 @@ class JudgementTask:
             smallest_pvalue=test.smallest_pvalue,
             detectable_shift=test.detectable_shift,
             method=f"permutation test, {test.permutations} labellings: {test.method}",
+            note=note,
         )  # fmt: skip
         return Judgement(verdict, apart)
 

@@ -374,9 +374,9 @@ def _error(share: float, rows: int) -> float:
 
 def _within(data: JudgedData, panel: Panel, at: Sequence[Tensor]) -> Within:
     """Training rows, samples and held-out rows by entity, as points."""
-    rows = ComparedRows(
-        data.every.pooled[torch.cat(list(at))], len(at[0]), data.every.names, data.every.mixed
-    )
+    every, some = data.every, torch.cat(list(at))
+    numbers = None if every.numbers is None else every.numbers[some]
+    rows = ComparedRows(every.pooled[some], len(at[0]), every.names, every.mixed, numbers)
     found = within_entities(rows, panel, len(at[0]))
     points, layout = found.rows, data.every.layout
     if layout is not None:
