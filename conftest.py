@@ -20,11 +20,6 @@ collect_ignore = ["tests/fixtures"]  # what wrote them belongs to older versions
 if not importlib.util.find_spec("triton"):
     collect_ignore += ["src/kermix/kernels/means_triton.py", "src/kermix/linalg/polar_triton.py"]
 COARSE = 50  # dots per inch
-FIGURES_OF_FITS = (
-    "fitting.samples_run.fit_figure", "fitting.samples_run.curves_figure",
-    "tables.runs.table_page.columns_figure", "tables.runs.table_page.conditionals_figure",
-    "tables.runs.table_page.curve_figure", "tables.runs.table_page.pairs_figure",
-)  # fmt: skip
 
 # A million objects of imported modules stay for good: looking for garbage among them again and
 # again takes a tenth of the time.
@@ -95,14 +90,6 @@ def _draw_coarsely(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Figure, "savefig", coarse)
 
 
-@pytest.fixture
-def whole_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures have all their pixels and their layout, for tests that look at them."""
-    from matplotlib.figure import Figure
-
-    monkeypatch.setattr(Figure, "savefig", Figure.savefig.__wrapped__)
-
-
 def _blank(figure: "Figure", where: str | Path | BinaryIO, **options: Any) -> None:
     if isinstance(where, str | Path):
         Path(where).write_bytes(b"")
@@ -111,34 +98,11 @@ def _blank(figure: "Figure", where: str | Path | BinaryIO, **options: Any) -> No
 
 
 @pytest.fixture
-def unsaved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures are made but not drawn, which takes most of the time of a short run.
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The paper's figures are made but not drawn, which takes most of the time.
 
-    For tests of something else than pages. What an odd name or number would break shows only when
-    it is drawn.
+    For tests of something else: what an odd name or number would break shows when it is drawn.
     """
     from matplotlib.figure import Figure
 
     monkeypatch.setattr(Figure, "savefig", _blank)
-
-
-def _leave_out_figures(patch: pytest.MonkeyPatch) -> None:
-    from matplotlib.figure import Figure
-
-    for place in FIGURES_OF_FITS:
-        patch.setattr(f"kermix.{place}", lambda *_, **__: Figure())
-    patch.setattr(Figure, "savefig", _blank)
-
-
-@pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `unsaved`, and reports of fits have empty figures, where other tests draw such data."""
-    _leave_out_figures(monkeypatch)
-
-
-@pytest.fixture(scope="module")
-def undrawn_in_module() -> Iterator[None]:
-    """As `undrawn`, for all tests of a module and what they share."""
-    with pytest.MonkeyPatch.context() as patch:
-        _leave_out_figures(patch)
-        yield

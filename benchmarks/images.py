@@ -34,7 +34,7 @@ from kermix.errors import OptionError
 from kermix.images.generator_settings import ImageSettings
 from kermix.images.image_quality import parzen, stacked_modes
 from kermix.images.train_on_synthetic import train_on_synthetic
-from kermix.pages.figures import save_png, sheet
+from kermix.pages.sheets import save_png, sheet
 from kermix.runs.provenance import environment, machine_name, write_json
 
 __all__ = ["METHODS", "SCALES", "SETTINGS", "TASKS", "join", "main", "run", "run_task"]

@@ -3,13 +3,13 @@
 The numbers that the pages quote from them go to `results/docs/costs.json`.
 """
 
+import shutil
 import tempfile
 import time
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import torch
-from PIL import Image, ImageChops
 from torch import Tensor
 from typer.testing import CliRunner
 
@@ -172,12 +172,7 @@ def fit() -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "moons"
         CliRunner().invoke(app, ["fit", "moons", "--quick", "--out", str(run)])
-        with Image.open(run / "figure.png") as figure:
-            whole = figure.convert("RGB")
-            white = Image.new("RGB", whole.size, "white")
-            drawn = whole.crop(ImageChops.difference(whole, white).getbbox())
-            small = drawn.resize((drawn.width * 2 // 3, drawn.height * 2 // 3))
-            small.quantize(96).save(PICTURES / "fit.png", optimize=True)
+        shutil.copyfile(run / "figure.svg", PICTURES / "fit.svg")
 
 
 def main() -> None:

@@ -11,8 +11,6 @@ from http.client import HTTPConnection
 
 import numpy as np
 import pandas as pd
-import pytest
-from matplotlib.figure import Figure
 
 import kermix as km
 from internals import Address, application, free_socket, server_of
@@ -42,20 +40,11 @@ def people(rows=400, seed=0):
     )
 
 
-@contextlib.contextmanager
-def undrawn_figures():
-    """Reports without pictures, which take most of the time of a short run."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Figure, "savefig", lambda figure, where, **_: where.write(b""))
-        yield
-
-
 def people_run(folder, **options):
     """A short fit of the table in a file."""
     folder.mkdir(parents=True, exist_ok=True)
     people().to_csv(folder / "people.csv", index=False)
-    with undrawn_figures():
-        return km.fit(folder / "people.csv", out=folder / "run", **{**SHORT, **options})
+    return km.fit(folder / "people.csv", out=folder / "run", **{**SHORT, **options})
 
 
 @contextlib.contextmanager
@@ -143,7 +132,6 @@ def quick_fitting(folder, monkeypatch):
 def fit_as_told(folder, words, status):
     """Train the run in a folder, as `python -m kermix.explore.watch` does."""
     sys.stdin = open(words)  # noqa: SIM115 (a thread reads it to the end)
-    with undrawn_figures():
-        ended = fitting.main(str(folder))
+    ended = fitting.main(str(folder))
     status.write_text(str(ended))
     os._exit(ended)

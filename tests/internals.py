@@ -45,10 +45,8 @@ if TYPE_CHECKING:
     import kermix.linalg.nuclear as nuclear_module
     import kermix.linalg.polar as polar_module
     import kermix.mixtures.closed_forms as closed_forms_module
-    import kermix.networks.product_functions as product_functions_module
+    import kermix.networks.product_layers as product_layers_module
     import kermix.networks.scaled as scaled_module
-    import kermix.pages.figures as figures_module
-    import kermix.pages.report as report_module
     import kermix.paper.artefact as artefact_module
     import kermix.paper.as_written as as_written_module
     import kermix.paper.classification as classification_module
@@ -173,7 +171,6 @@ if TYPE_CHECKING:
         build_image_model,
         cached_backward,
     )
-    from kermix.images.image_em import em_pass, product_em_pass
     from kermix.images.image_quality import class_balance, neighbourhoods, parzen, stacked_modes
     from kermix.images.image_quality import nearest as image_quality_nearest
     from kermix.images.spaces import SPACES, Pooled, RandomFeatures, make_space
@@ -228,22 +225,23 @@ if TYPE_CHECKING:
         set_binned_statistics,
         set_row_statistics,
     )
-    from kermix.networks.product_functions import (
-        gaussian,
-        gaussian_norm,
-        gaussian_sums,
-        mean_square,
-    )
     from kermix.networks.product_images import (
         GaussianProductClassifier,
         image_patches,
         whitening_map,
     )
-    from kermix.networks.product_layers import GaussianLayer, GaussianOutput
+    from kermix.networks.product_layers import (
+        GaussianLayer,
+        GaussianOutput,
+        gaussian,
+        gaussian_norm,
+        gaussian_sums,
+        mean_square,
+    )
     from kermix.networks.product_rows import FARTHEST_EXPONENT, FORMS, BoundedNorm, GaussianProduct
     from kermix.networks.scaled import ScaledModel, Scaler, column_moments, evaluating
-    from kermix.pages.figures import save_png, sheet
-    from kermix.pages.report import Report, png_of
+    from kermix.pages.page import Page, Repeat
+    from kermix.pages.sheets import save_png, sheet
     from kermix.paper.artefact import Claim, read_record
     from kermix.paper.catalogue import ARTEFACTS, chosen, judge_again, records_in, write_page
     from kermix.paper.generation import METHODS, GenerationTraining, SampleTask
@@ -280,12 +278,8 @@ if TYPE_CHECKING:
         new_and_gone,
         number_text,
     )
-    from kermix.tables.compare.comparison_page import (
-        column_chart,
-        comparison_report,
-        pair_chart,
-        typical_rows,
-    )
+    from kermix.tables.compare.column_charts import column_chart, pair_chart
+    from kermix.tables.compare.comparison_page import comparison_report, typical_rows
     from kermix.tables.compare.cost_details import MatrixStatistics
     from kermix.tables.compare.result import TITLES
     from kermix.tables.compare.sketch_comparison import drift
@@ -344,9 +338,10 @@ if TYPE_CHECKING:
     from kermix.tables.model.training_rows import OtherRows, RowStore, TableRows, table_split
     from kermix.tables.model.training_rows import split_rows as training_rows_split_rows
     from kermix.tables.runs.answers import drawn_parts
+    from kermix.tables.runs.conditionals import conditionals_of, strongest_pairs
+    from kermix.tables.runs.run_pages import conditional_cards
     from kermix.tables.runs.table_fit import TABLE_SETTINGS, why_table_model
     from kermix.tables.runs.table_mixture import TableMixture, has_densities
-    from kermix.tables.runs.table_page import conditionals_figure, conditionals_of, strongest_pairs
     from kermix.tables.runs.table_quality import detection_score, grouped, judge_samples
     from kermix.tables.runs.table_run import TableRun
     from kermix.tables.runs.target_fit import split_for_target
@@ -368,11 +363,13 @@ if TYPE_CHECKING:
     from kermix.training.mixture_em import (
         KINDS,
         PASSES,
-        REVIVING_PASSES,
+        RESTARTING_PASSES,
         EMRows,
-        first_state,
-        improved,
-        improved_with_gaps,
+        EMRowsWithGaps,
+        em,
+        em_pass,
+        kmeans_start,
+        product_em_pass,
     )
     from kermix.training.mixture_search import (
         MixtureColumnScale,

@@ -5,7 +5,6 @@ import io
 import tarfile
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
 from internals import CLASSES
@@ -75,18 +74,3 @@ def ink(pixels):
 def ink_of_file(path):
     with Image.open(path) as picture:
         return ink(np.asarray(picture.convert("RGB")))
-
-
-def ink_in_axes(figure, margin=4):
-    """The ink inside the frame of each axes of a figure, without the frame itself."""
-    figure.set_dpi(100)
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    pixels = np.asarray(canvas.buffer_rgba())
-    found = []
-    for axes in figure.axes:
-        box = axes.get_window_extent()
-        left, right = round(box.x0) + margin, round(box.x1) - margin
-        top, bottom = len(pixels) - round(box.y1) + margin, len(pixels) - round(box.y0) - margin
-        found.append(ink(pixels[top:bottom, left:right]))
-    return found

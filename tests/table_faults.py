@@ -23,7 +23,7 @@ FAULTS = {
     "empty first line": ("t.csv", "\n1,2\n", "first line is empty"),
     "zeros": ("t.csv", b"a\0,b\0\n1\0,2\0\n", "not a text file"),
     "binary": ("t.csv", bytes(range(256)), "not a text file"),
-    "one odd cell": ("t.csv", "a\n1\n2\n3\noops\n", "row 5, column a: 'oops' is not a number"),
+    "one odd cell": ("t.csv", "a\n1\n2\n3\noops\n", "line 5, column a: 'oops' is not a number"),
     "text as Parquet": ("t.parquet", "no", "not a readable Parquet file"),
     "half a Parquet file": ("t.parquet", b"PAR1" + b"\0" * 50, "not a readable Parquet file"),
     "text as Feather": ("t.feather", "no", "not a readable Feather file"),

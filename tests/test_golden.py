@@ -18,7 +18,6 @@ GOLDEN = json.loads(FIXTURE.read_text())
 EXACT = os.environ.get("KERMIX_GOLDEN_EXACT") == "1"
 
 
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("section", SECTIONS)
 @pytest.mark.filterwarnings("ignore::kermix.errors.PoorFitWarning")  # a few steps
 def test_numbers_are_what_they_were(section):

@@ -9,7 +9,7 @@ import pytest
 import kermix as km
 from cases import normal
 from internals import (
-    Report,
+    Page,
     save_checkpoint,
     save_png,
     whole_file,
@@ -57,7 +57,7 @@ WRITERS = {
     "checkpoint": lambda path: save_checkpoint(path, {}, {}),
     "json": lambda path: write_json(path, {}),
     "metrics.csv": lambda path: write_metrics(path.parent, []),
-    "page": Report("a page").save,
+    "page": Page("base", "a page").save,
     "picture": lambda path: save_png(np.zeros((2, 2), np.uint8), path),
     "sketch": _sketch,
 }

@@ -10,6 +10,7 @@ import numbers
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,7 +29,9 @@ __all__ = [
     "finite_in",
     "is_traced",
     "normalized_weights",
+    "row_weights",
     "rows_at_once",
+    "seed_from",
     "triton_is_there",
     "values_are_readable",
     "working_dtype",
@@ -249,3 +252,36 @@ def normalized_weights(name: str, weights: Tensor, x: Tensor) -> Tensor:  # (*B,
     # Divided by the largest first: a sum of very small or very large weights stays in range.
     weights = weights / weights.detach().amax(-1, keepdim=True)
     return weights / weights.sum(-1, keepdim=True)
+
+
+def row_weights(given: Any, rows: int) -> np.ndarray:  # (rows,), float32
+    """Weights as shares of the largest, some of which may be 0.
+
+    Example:
+        >>> row_weights([1, 0, 2], 3).tolist()
+        [0.5, 0.0, 1.0]
+    """
+    try:
+        weights = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        weights = np.empty(0)  # refused below
+    good = weights.shape == (rows,) and bool(np.isfinite(weights).all())
+    if not good or bool((weights < 0).any()) or not bool((weights > 0).any()):
+        raise OptionError(
+            f"sample_weight must be {rows} finite, non-negative numbers, not all zero."
+        )
+    return (weights / weights.max()).astype(np.float32)
+
+
+def seed_from(random_state: Any) -> int:
+    """A seed from what scikit-learn takes, or from a NumPy generator of either kind.
+
+    Example:
+        >>> seed_from(np.random.default_rng(0)) == seed_from(np.random.default_rng(0))
+        True
+    """
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(2**31 - 1))
+    from sklearn.utils import check_random_state
+
+    return int(check_random_state(random_state).randint(2**31 - 1))

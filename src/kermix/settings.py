@@ -44,7 +44,7 @@ __all__ = [
 MatrixForm: TypeAlias = Literal["trace", "data_fixed", "logdet"]
 CovarianceType: TypeAlias = Literal["isotropic", "diagonal"]
 PriorName: TypeAlias = Literal["uniform", "gaussian", "hybrid"]
-ProductPath: TypeAlias = Literal["auto", "plain", "lean", "fused"]
+ProductPath: TypeAlias = Literal["plain", "fast"]
 
 WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 PYTHONS = {"True": True, "False": False, "None": None}  # JSON has other words for them

@@ -51,7 +51,7 @@ def moons(tmp_path_factory):
 def test_run_folder_holds_everything(moons):
     names = {p.name for p in moons.iterdir()}
     assert names == {
-        "config.json", "metrics.csv", "checkpoint", "samples.npy", "figure.png", "report.html",
+        "config.json", "metrics.csv", "checkpoint", "samples.npy", "figure.svg", "report.html",
     }  # fmt: skip
     assert np.load(moons / "samples.npy").shape == (2500, 2)
     lines = (moons / "metrics.csv").read_text().splitlines()
@@ -82,7 +82,6 @@ def test_a_run_begins_in_a_folder_of_its_own(tmp_path):
     assert (tmp_path / "new" / "run").is_dir()
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_a_name_is_a_set_even_where_a_folder_is_called_so(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "moons").mkdir()
@@ -102,7 +101,6 @@ def test_default_folders_are_numbered(tmp_path):
     assert next_free_folder("a", tmp_path) == tmp_path / "a-2"
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_columns_are_scored_by_name(tmp_path):
     rows = np.random.default_rng(0).normal(size=(200, 2)) * [1, 5]
     for name, header, values in (("ab", "a,b", rows), ("ba", "b,a", rows[:, ::-1])):
@@ -163,7 +161,6 @@ def test_scores_are_printed_whole_to_programs_and_in_short_to_people(moons, tmp_
     assert len(_on_a_terminal(monkeypatch, "score", moons, few).splitlines()) == 3
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_same_seed_same_samples(tmp_path):
     runs = [tmp_path / name for name in "abc"]
     for run, seed in zip(runs, (5, 5, 6), strict=True):
@@ -184,7 +181,6 @@ def test_other_models(model, tmp_path):
     assert kermix("sample", tmp_path / "run", "-o", tmp_path / "s.npy").exit_code == 0
 
 
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("cost", ["scalar", "vector", "matrix", "mmd", "energy", "likelihood"])
 def test_other_costs(cost, tmp_path):
     result = kermix(
@@ -202,7 +198,6 @@ LONG = ["ring8", "--steps", "100", "--refine-steps", "40", "--components", "16",
         "32", "--rows", "300"]  # fmt: skip
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_killed_and_resumed_ends_with_the_same_weights(tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     with command("fit", *LONG, "--out", killed) as process:
@@ -223,7 +218,6 @@ def test_killed_and_resumed_ends_with_the_same_weights(tmp_path):
     assert (whole / "metrics.csv").read_text() == (killed / "metrics.csv").read_text()
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     with command("fit", *LONG, "--out", tmp_path / "run") as process:
         process.wait_for(lambda: saved(tmp_path / "run"))
@@ -236,7 +230,6 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     assert (tmp_path / "run" / "report.html").exists()
 
 
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("moment", ["trainer", "finish"])
 def test_ctrl_c_around_the_steps_says_how_to_go_on(moment, tmp_path, monkeypatch):
     run = tmp_path / "run"
@@ -338,7 +331,6 @@ def test_few_rows_and_odd_columns(n, tmp_path):
         assert "nan" not in shown.lower().split()
 
 
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(("gap", "better"), [(0.0, False), (8.0, True)])
 def test_one_gaussian_is_beside_the_fit(gap, better, tmp_path):
     """Its number is that of SciPy on the same rows; the model is not better on normal ones."""
@@ -358,7 +350,6 @@ def test_one_gaussian_is_beside_the_fit(gap, better, tmp_path):
         assert float(number[1]) == pytest.approx(-law.logpdf(held).mean(), abs=0.05)
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_some_rows_of_a_file_on_request(tmp_path):
     rows = np.random.default_rng(0).normal(size=(300, 2))
     path = _save(tmp_path / "x.npy", rows)
@@ -380,14 +371,12 @@ def test_unwritable_folder(tmp_path):
         kermix("fit", "moons", "--out", tmp_path / "file" / "run")
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_rows_with_missing_values_are_left_out_and_counted(tmp_path):
     path = _text(tmp_path / "x.csv", "a,b\n" + "1,2\n3,4\n,5\n" * 10)
     result = kermix("fit", path, *SHORT, "--out", tmp_path / "run")
     assert "10 of 30 rows have missing values" in result.output
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_changed_data_cannot_be_resumed(tmp_path):
     path = _save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(30, 2)))
     kermix("fit", path, *SHORT, "--out", tmp_path / "run")

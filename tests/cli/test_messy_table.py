@@ -81,7 +81,6 @@ def test_samples_have_all_columns_and_new_ids(folder):
     ]
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_a_column_of_lists_and_one_without_a_name_are_said_too(tmp_path):
     lists = pa.array([[k % 3] for k in range(60)])
     size = pa.array(np.random.default_rng(0).normal(size=60))
@@ -177,7 +176,6 @@ def test_row_numbers_of_tables_of_numbers_are_not_compared():
     assert km.compare(x[["row"]], y[["row"]], permutations=50).verdict.different
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_a_table_trained_from_disk_knows_the_ids_of_all_its_rows(tmp_path, monkeypatch):
     monkeypatch.setattr("internals.training_data_module.look_through.__defaults__", (64,))
     monkeypatch.setattr("internals.training_data_module.MOST_VALUES", 10)

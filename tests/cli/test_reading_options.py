@@ -224,7 +224,6 @@ def test_text_is_made_plain():
     assert plain("Ä € 💥") == "Ä € 💥"
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_a_name_with_a_star_is_several_files(odd):
     whole = pd.concat([table(k) for k in (2, 3)])
     for k in (2, 3):

@@ -63,7 +63,6 @@ def test_fit_says_why_and_what_came_of_it(folder):
     assert (folder / "run" / "samples.csv.gz").exists()
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_a_table_chooses_its_model(folder, tmp_path):
     result = kermix("fit", folder / "new.csv", "--steps", 2, "--width", 8, "--blocks", 1,
                     "--out", tmp_path / "run")  # fmt: skip
@@ -74,7 +73,6 @@ def test_a_table_chooses_its_model(folder, tmp_path):
         kermix("impute", tmp_path / "mixture", folder / "new.csv", "-o", tmp_path / "x.csv")
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_plain_numbers_go_to_a_mixture_and_that_is_said(tmp_path):
     rng = np.random.default_rng(0)
     pd.DataFrame(rng.normal(size=(60, 2)), columns=["a", "b"]).to_csv(
@@ -209,7 +207,6 @@ def test_predictions_are_probabilities_or_quantiles(folder, tmp_path):
     assert (found["size"] == found["size 50%"]).all()
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_killed_and_resumed_ends_with_the_same_weights(folder, tmp_path):
     killed, whole = tmp_path / "killed", folder / "run"
     fit = ["fit", folder / "people.csv.gz", *TINY, "--target", "size"]
@@ -303,7 +300,6 @@ def test_text_files_keep_their_form(tmp_path):
     assert (tmp_path / "old.csv").read_text().startswith("Stadt,PLZ,")
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_one_row_is_one_row(tmp_path):
     rng = np.random.default_rng(0)
     rows = pd.DataFrame({"a": rng.normal(size=60), "k": rng.choice(["x", "y"], 60)})

@@ -7,10 +7,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from internals import Reading, open_files, read_table
+from internals import Reading, open_files, read_frame, read_table
 from internals import delimited_module as csv_parts
 from internals import formats_module as parts
-from kermix.errors import TableError
+from kermix.errors import SchemaError, TableError
 
 VALUES = np.random.default_rng(0).normal(size=(500, 3))
 
@@ -125,13 +125,27 @@ def test_a_row_far_down_a_long_file(tmp_path):
         open_files([str(path)])
 
 
-def test_a_word_far_down_a_long_file_makes_text_of_its_column(small_pieces, tmp_path):
+def test_a_code_far_down_a_long_file_makes_text_of_its_column(small_pieces, tmp_path):
     path = tmp_path / "long.csv"
-    path.write_text("n,m\n" + "1.5,7\n" * 3000 + "1.5,word\n" + "2,3\n" * 10)
+    path.write_text("n,m\n" + "1.5,98102\n" * 3000 + "1.5,98102-5783\n" + "2,98103\n" * 10)
     files = open_files([str(path)])
     assert (files.columns, files.ignored) == (("n",), ("m",))
     tables = [t for part in open_files([str(path)], typed=True).parts for t, _ in part.tables()]
     assert {str(t.schema.field("m").type) for t in tables} == {"string"}
+
+
+@pytest.mark.parametrize("typed", [True, False])
+def test_a_word_far_down_a_long_file_is_named_with_its_line(typed, small_pieces, tmp_path):
+    path = tmp_path / "long.csv"
+    path.write_text("n,m\n" + '"1.5",7\n\n' * 3000 + "1.5,word\n" + "2,3\n" * 10)
+    where = r"long\.csv, line 6002, column m: 'word' is not a number"
+    with pytest.raises(SchemaError, match=where):
+        open_files([str(path)], typed=typed)
+    with pytest.raises(SchemaError, match=where):
+        read_frame(path)
+    assert open_files([str(path)], ["n"], typed=typed).columns == ("n",)
+    said = Reading(exclude=("m",)), Reading(kinds={"m": "category"}), Reading(missing=("word",))
+    assert all(open_files([str(path)], typed=typed, reading=r).columns for r in said)
 
 
 def damaged_page(path):

@@ -97,7 +97,7 @@ def test_filled_cells_stay_as_they_are_written(name, ending, block, tmp_path, mo
     assert before[0] == after[0]
     when = next(r[4] for r in before[1:] if r[4] not in GAPS)
     shown = {"price": "3.250".replace(".", form.decimal), "zip": "00001", "flag": "TRUE",
-             "plus": "0.5".replace(".", form.decimal), "word": NEW["word"],
+             "plus": "+0.5".replace(".", form.decimal), "word": NEW["word"],
              "when": when}  # fmt: skip
     changed = 0
     for old, row in zip(before[1:], after[1:], strict=True):

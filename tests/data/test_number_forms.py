@@ -201,7 +201,7 @@ def test_what_is_not_in_the_form_is_refused_by_its_cell():
 
 def test_what_keeps_a_column_from_being_numbers_is_said():
     rng = np.random.default_rng(0)
-    prices = [f"${v:.2f}" for v in rng.lognormal(3, 1, 200)]
+    prices = [f"${v:.2f}" for v in rng.lognormal(6, 1, 200)]
     schema = km.Schema.of({"price": [*prices, "ca. 5", "free"], "z": [*range(101)] * 2})
     (note,) = schema.remarks
     assert note.startswith("price: 0.99 % of the cells, such as 'ca. 5' and 'free', are not")
@@ -294,3 +294,13 @@ def test_any_text_survives(cells):
         assert np.allclose(again.values, encoded.values, atol=1e-9)
     else:
         assert back == cells
+
+
+@pytest.mark.parametrize(
+    "form", ["~{:.0f}", "{:.1f} \u00b1 0.3", "{:.1f}/5", "{:.2f}, 13.4", "{:.1f}-{:.1f}"]
+)
+def test_numbers_in_an_unknown_form_are_said_and_never_made_up(form):
+    cells = [form.format(v, v + 1) for v in np.random.default_rng(0).lognormal(6, 1, 200)]
+    schema = km.Schema.of({"x": cells})
+    assert schema["x"].kind == "text"
+    assert "in a form that is not known" in schema.notes()[0]

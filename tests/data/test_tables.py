@@ -69,7 +69,7 @@ def test_a_file_without_header_is_seen(tmp_path):
 
 def test_text_among_numbers_names_file_row_and_column(tmp_path):
     path = write(tmp_path / "t.csv", "a,b\n1,2\n2,oops\n3,4\n4,5\n")
-    with pytest.raises(TableError, match=r"t\.csv, row 3, column b: 'oops'"):
+    with pytest.raises(TableError, match=r"t\.csv, line 3, column b: 'oops'"):
         read_table(path)
     mixed = read_table(pd.DataFrame({"a": [1, 2, 3], "b": [1.0, "two", 3.0]}))
     assert (mixed.columns, mixed.ignored) == (["a"], ("b",))

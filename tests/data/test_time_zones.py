@@ -105,7 +105,6 @@ def test_an_hour_that_a_zone_has_twice_or_never_is_refused():
             found.cdf(time)
 
 
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("written", ["2024-01-05", "2024-01-05 12:00", "2024-01-05T12:00:00"])
 def test_a_time_set_for_samples_is_in_the_zone_of_the_column(written, tmp_path):
     rows = tmp_path / "rows.parquet"

@@ -170,7 +170,7 @@ def test_a_wrong_cell_is_named_whatever_the_decimal_mark(decimal, tmp_path):
     cells[3] = "oops"
     path = tmp_path / "t.csv"
     path.write_text("\n".join(["n;c", *(f"{k};{c}" for k, c in enumerate(cells)), ""]))
-    with pytest.raises(km.errors.SchemaError, match="row 5, column c: 'oops' is not a number"):
+    with pytest.raises(km.errors.SchemaError, match="line 5, column c: 'oops' is not a number"):
         read_frame(path, Reading(decimal=decimal))
 
 

@@ -38,6 +38,59 @@ def test_dates_without_zeros_and_months_are_times(case, tmp_path):
     assert km.Schema.of(tmp_path / "t.csv")["c"].kind == "time"
 
 
+SLASHED = {
+    "short years": ("%d.%m.%y", [f"{d:%d.%m.%y}" for d in DAYS]),
+    "twelve hours": ("%m/%d/%Y %I:%M %p", [f"{d:%m/%d/%Y} 0{d.day % 9 + 1}:05 PM" for d in DAYS]),
+    "as spreadsheets": ("%-m/%-d/%Y %-H:%M", [f"{d.month}/{d.day}/{d.year} 9:05" for d in DAYS]),
+    "names of months": ("%B %-d, %Y", [f"{d:%B} {d.day}, {d.year}" for d in DAYS]),
+    "months before days": ("%m-%d-%Y", [f"{d:%m-%d-%Y}" for d in DAYS]),
+    "universal time": ("%Y-%m-%d %H:%M:%S UTC", [f"{d} 12:30:0{d.day % 9} UTC" for d in DAYS]),
+    "days of a week": ("%a, %d %b %Y", [f"{d:%a, %d %b %Y}" for d in DAYS]),
+}
+
+
+@pytest.mark.parametrize("case", SLASHED)
+def test_dates_as_people_write_them_are_times_and_gaps_among_them_are_gaps(case, tmp_path):
+    form, cells = SLASHED[case]
+    assert text_format(pa.array(sorted(set(cells)))) == (form, "s")
+    cells = [cell if k % 7 else "-" for k, cell in enumerate(cells)]
+    path = tmp_path / "t.csv"
+    pd.DataFrame({"c": cells, "k": 1.5}).to_csv(path, index=False)
+    schema = km.Schema.of(path)
+    gaps = cells.count("-") / ROWS
+    assert (schema["c"].kind, schema["c"].gaps, schema.notes()[1:]) == ("time", gaps, [])
+    back = schema.decode(schema.encode(path), "dict")["c"]
+    assert back == [None if cell == "-" else cell for cell in cells]
+
+
+def test_dates_that_may_be_turned_around_are_said_to_be_so():
+    both = [f"{d:%m/%d/%Y}" for d in DAYS if d.day <= 12]
+    (note,) = km.Schema.of({"c": both}).notes()
+    assert "may begin with the day or with the month" in note
+    assert "taken for the month first" in note
+    firsts = [f"1/{k % 12 + 1}/20{k // 12 + 10}" for k in range(60)]
+    assert text_format(pa.array(firsts)) == ("%-d/%-m/%Y", "s")  # the first of each month
+
+
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        ("2021-02-30", "but '2021-02-30' is not written so"),
+        ("0000-00-00", "but '0000-00-00' is not written so"),
+        ("31.12.2020", "but '31.12.2020' is not written so"),
+        ("soon", "but 'soon' is not written so"),
+    ],
+)
+def test_dates_with_one_that_is_none_are_said_and_never_made_up(odd, said):
+    cells = [odd, *map(str, DAYS)]
+    schema = km.Schema.of({"c": cells})
+    assert schema["c"].kind == "text"
+    assert any(said in note for note in schema.notes())
+    weeks = [f"{d:%G-W%V} {k}:00" for k, d in enumerate(DAYS)]
+    schema = km.Schema.of({"c": weeks})
+    assert (schema["c"].kind, "not in a way that is known" in schema.notes()[0]) == ("text", True)
+
+
 def test_months_are_the_nearest():
     cells = [f"20{k // 12 + 10}-{k % 12 + 1:02d}" for k in range(120)]
     table = pd.DataFrame({"c": cells})
@@ -54,7 +107,6 @@ def test_months_are_the_nearest():
 @pytest.mark.parametrize(
     "cells",
     [
-        ("1/2/2020", "3/4/2020"),
         ("1.2.2020", "03.4.2020"),
         ("1001-12", "1002-11"),
         ("2020-13", "2020-12"),

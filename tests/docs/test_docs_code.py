@@ -15,7 +15,6 @@ from pages import ROOT, all_pages, blocks, missing_names, name_of, written_pages
 PAGES = written_pages()
 
 
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_code_blocks_run_in_the_order_of_the_page(page, tmp_path, monkeypatch):
     mpl.use("agg")

@@ -28,7 +28,6 @@ from explore_cases import (
     served,
     settled,
     told,
-    undrawn_figures,
 )
 from internals import Address, Explored, Server, app, begin_fit, explorable, free_socket, open_run
 from internals import sampling_module as drawing
@@ -352,8 +351,7 @@ def test_a_fit_is_stopped_and_kept_or_saved(text, state, tmp_path, monkeypatch):
     options = {**SHORT, "steps": 4000}
     run, _ = begin_fit(tmp_path / "people.csv", out=tmp_path / "run", **options)
     monkeypatch.setattr(sys, "stdin", Asking(text, run.folder))
-    with undrawn_figures():
-        assert fitting.main(str(run.folder)) == 0
+    assert fitting.main(str(run.folder)) == 0
     assert Explored(explorable(run)).state == state
     assert not (run.folder / "lock").exists()
     if state == "ready":
@@ -400,9 +398,8 @@ def test_a_fit_whose_process_is_killed_has_failed(tmp_path, monkeypatch):
 
 def test_a_fit_of_rows_is_asked_in_closed_form(tmp_path):
     table = pd.DataFrame(people()[["size", "income"]]).round({"size": 0})  # values are shared
-    with undrawn_figures():
-        run = km.fit(table, out=tmp_path / "run", model="mixture", steps=20, refine_steps=20,
-                     components=4, device="cpu")  # fmt: skip
+    run = km.fit(table, out=tmp_path / "run", model="mixture", steps=20, refine_steps=20,
+                 components=4, device="cpu")  # fmt: skip
     explored = Explored.open(run.folder)
     answer = explored.questions().ask({"size": "180"})
     mixture = run.model().mixture()
@@ -437,9 +434,8 @@ def test_odd_rows_of_a_mixture_are_lines_of_the_file(tmp_path):
     table.loc[40, "size"] = np.nan  # left out, and counted
     table.loc[77, "size"] = 400.0
     table.to_csv(tmp_path / "people.csv", index=False)
-    with undrawn_figures():
-        run = km.fit(tmp_path / "people.csv", out=tmp_path / "run", model="mixture", steps=10,
-                     refine_steps=5, components=2, device="cpu")  # fmt: skip
+    run = km.fit(tmp_path / "people.csv", out=tmp_path / "run", model="mixture", steps=10,
+                 refine_steps=5, components=2, device="cpu")  # fmt: skip
     lines = (tmp_path / "people.csv").read_text().splitlines()
     with served(Explored.open(run.folder)) as address:
         odd = settled(address, "odd")["rows"]

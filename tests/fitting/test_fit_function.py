@@ -30,7 +30,6 @@ def weights(run):
     return load_checkpoint(run.last)[0]
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_same_run_as_the_command(tmp_path):
     values = rows().numpy()
     np.save(tmp_path / "rows.npy", values)
@@ -49,7 +48,6 @@ def test_same_run_as_the_command(tmp_path):
     assert {p.name for p in run.folder.iterdir()} == {p.name for p in shell.folder.iterdir()}
 
 
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("kind", ["tensor", "array", "frame"])
 def test_rows_in_memory_are_kept_with_the_run(kind, tmp_path):
     values = rows()
@@ -70,7 +68,6 @@ def test_rows_in_memory_are_kept_with_the_run(kind, tmp_path):
     assert again.sample(5, 0).shape == (5, 3)
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_score_takes_what_a_fit_takes(tmp_path):
     values, names = rows(), ["a", "b", "c"]
     frame = pd.DataFrame(values.numpy(), columns=names)
@@ -87,7 +84,6 @@ def test_score_takes_what_a_fit_takes(tmp_path):
         run.score(values[:, 0])
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_interrupted_and_resumed_is_the_same(tmp_path, monkeypatch):
     whole = km.fit(rows(), out=tmp_path / "whole", device="cpu", **SHORT)
     asked = []
@@ -113,7 +109,6 @@ def test_interrupted_and_resumed_is_the_same(tmp_path, monkeypatch):
         assert torch.equal(tensor, weights(resumed)[name]), name
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_a_run_keeps_how_its_data_were_read(tmp_path):
     run = km.fit("moons", rows=60, out=tmp_path / "run", device="cpu", seed=3, **SHORT)
     assert run.options == {"rows": 60}
@@ -121,7 +116,6 @@ def test_a_run_keeps_how_its_data_were_read(tmp_path):
     assert "--rows 60" in run.command()
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_images_of_rows_keep_root_and_size(tmp_path):
     from PIL import Image
 

@@ -54,7 +54,6 @@ def here(tmp_path, monkeypatch):
     return data
 
 
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     ("source", "settings"),
     [("two.npz:b", SHORT), ("mixed-*.parquet", TINY), ("plain-*.parquet", SHORT)],
@@ -76,7 +75,6 @@ def test_addresses_that_hold_from_any_folder(here):
         assert lasting_source(kept, ("moons", "celeba")) == kept
 
 
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("settings", [{}, {"members": 2}, {"order_share": 0.5, "dropout": 0.2}])
 def test_the_command_of_a_quick_table_begins_the_same_run(settings, here, tmp_path):
     path = here / "plain-1.parquet"
@@ -149,7 +147,6 @@ TYPED = {
 }  # fmt: skip
 
 
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("kind", TYPED)
 def test_the_command_is_printed_to_the_letter_and_gives_the_same_weights(kind, here, tmp_path):
     write_squares(here / "two kinds")
@@ -162,7 +159,6 @@ def test_the_command_is_printed_to_the_letter_and_gives_the_same_weights(kind, h
     check_repeats(run, tmp_path / "again")
 
 
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("kind", ["array", "frame", "numbers", "mixed", "file", "images"])
 def test_the_command_of_a_run_begun_in_python_gives_the_same_weights(kind, here, tmp_path):
     if kind == "images":
@@ -233,7 +229,6 @@ def test_one_function_completes_a_run_or_says_where_it_stopped(tmp_path, monkeyp
         complete(run, data)
 
 
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("kind", ["rows", "table"])
 def test_settings_schema_and_model_are_read_once_until_training_goes_on(kind, here, tmp_path):
     data, options = (numbers(), SHORT) if kind == "rows" else (mixed(), TINY)
@@ -263,7 +258,6 @@ def homes(rows=120):
 KINDS = {"zip_code": "category", "padded": "category", "number": "category"}
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_kinds_that_a_fit_was_told_hold_for_all_that_is_asked_of_it(tmp_path):
     path, run = tmp_path / "homes.csv", tmp_path / "run"
     homes().to_csv(path, index=False)

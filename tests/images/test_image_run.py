@@ -162,7 +162,6 @@ def test_faces_from_reading_to_report(tmp_path):
     kermix("sample", tmp_path / "smile", "-n", 4, "--label", "Smiling", "-o", tmp_path / "s.png")
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_folder_of_mixed_sizes_and_modes(tmp_path):
     folder = tmp_path / "mixed"
     write_squares(folder, ("all",), 10)
@@ -183,7 +182,6 @@ def test_folder_of_mixed_sizes_and_modes(tmp_path):
     assert config["images"] == 15
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_stopped_run_of_images_goes_on_to_the_same_end(fitted, squares, tmp_path):
     run = ImageRun.create(
         tmp_path / "run", str(squares), ImageRun.open(fitted).dataset(),
@@ -207,7 +205,6 @@ def test_changed_data_are_noticed(fitted, squares, tmp_path):
         moved.dataset()
 
 
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
 @pytest.mark.parametrize(
     # What was reported in vain is not saved: it is reported again.
@@ -248,7 +245,6 @@ def test_numbers_of_too_few_images_say_so(fitted, tmp_path):
     assert "distance to training images" in page
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_some_images_on_a_device_that_is_there(squares, tmp_path):
     run = tmp_path / "run"
     with pytest.raises(OptionError, match="device='toaster'"):

@@ -13,7 +13,7 @@ MEMBERS, COUNT = 2, 40
 def network(columns: int, **options) -> GaussianProduct:
     settings = {"terms": 5, "width": 4, "depth": 2, "members": MEMBERS, **options}
     start = torch.Generator().manual_seed(3)
-    return GaussianProduct([2] * columns, 3, path="plain", generator=start, **settings).double()
+    return GaussianProduct([2] * columns, 3, generator=start, **settings).double()
 
 
 def table(columns: int = 3, values: int = 6) -> tuple[ColumnBins, Grid, Tensor]:

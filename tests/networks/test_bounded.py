@@ -1,4 +1,4 @@
-"""Exponents that are normalized and bounded: in training and in answers, on every path."""
+"""Exponents that are normalized and bounded: in training and in answers, by rows and by bins."""
 
 import numpy as np
 import pytest
@@ -17,10 +17,10 @@ from internals import (
 MEMBERS, COUNT = 2, 60
 
 
-def network(path: str = "plain", **options) -> GaussianProduct:
+def network(**options) -> GaussianProduct:
     start = torch.Generator().manual_seed(3)
     settings = {"terms": 5, "width": 4, "depth": 2, "members": MEMBERS, **options}
-    made = GaussianProduct([2] * 3, 3, precision="norm", path=path, generator=start, **settings)
+    made = GaussianProduct([2] * 3, 3, precision="norm", generator=start, **settings)
     assert made.norm is not None
     with torch.no_grad():  # a scale of each sign
         made.norm.weight.copy_(torch.linspace(-1, 1, len(made.norm.weight)))
@@ -48,23 +48,20 @@ def unbounded(module: GaussianProduct, inputs: torch.Tensor) -> torch.Tensor:
     return nn.functional.batch_norm(-distances.flatten(1), None, None, training=True)
 
 
-def test_every_path_has_the_same_value_and_gradient_where_the_bound_is_reached():
+def test_bins_have_the_same_value_and_gradient_where_the_bound_is_reached():
     bins = table()
     every = torch.arange(3).repeat(COUNT, 1)
     inputs = bins.grid.inputs[every, bins.codes.long()].view(COUNT, -1)
-    plain, whole, binned = network(), network("whole"), network()
+    plain, binned = network(), network()
     assert float(unbounded(network(), inputs).detach().abs().max()) > FARTHEST_EXPONENT + 0.5
     wanted = plain(inputs)
     expected = gradients(plain, wanted)
     codes = bins.codes[:, None].expand(-1, MEMBERS, -1)
-    for module, found in (
-        (whole, whole(inputs)),
-        (binned, binned_values(binned, bins.grid, codes)),
-    ):
-        torch.testing.assert_close(found, wanted, rtol=1e-11, atol=1e-11)
-        for name, gradient in gradients(module, found).items():
-            atol = 1e-10 * (float(expected[name].abs().max()) + 0.1)
-            torch.testing.assert_close(gradient, expected[name], rtol=0, atol=atol)
+    found = binned_values(binned, bins.grid, codes)
+    torch.testing.assert_close(found, wanted, rtol=1e-11, atol=1e-11)
+    for name, gradient in gradients(binned, found).items():
+        atol = 1e-10 * (float(expected[name].abs().max()) + 0.1)
+        torch.testing.assert_close(gradient, expected[name], rtol=0, atol=atol)
 
 
 class Binned(nn.Module):

@@ -1,4 +1,4 @@
-"""The Gaussian layers: three paths that agree, gradients, statistics, errors."""
+"""The Gaussian layers: two paths that agree, compiled or not, gradients, statistics, errors."""
 
 from functools import cache, partial
 
@@ -17,13 +17,13 @@ from internals import (
     gaussian_sums,
     mean_square,
 )
-from internals import product_functions_module as functions
+from internals import product_layers_module as functions
 from kermix.errors import KermixError, OptionError, ShapeError
 
 # The compiler's own, when it is first used.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 B, T, F = 4, 6, 5
-own_paths = pytest.mark.parametrize("path", ["plain", "lean"])
+own_paths = pytest.mark.parametrize("path", ["plain", "fast"])
 each_position = pytest.mark.parametrize("positions", [None, T])
 
 
@@ -85,7 +85,7 @@ def test_gradients_of_the_mean_square(positions):
     assert gradcheck(mean_square, (k, anchors))
 
 
-@pytest.mark.parametrize("path", ["plain", "lean"])
+@pytest.mark.parametrize("path", ["plain", "fast"])
 @pytest.mark.parametrize("training", [True, False])
 def test_gradients_of_whole_layers(path, training):
     layer, output = layer_of(path, T).train(training), output_of(path).train(training)
@@ -105,8 +105,10 @@ def test_the_paths_agree_on_values_and_gradients(positions, dtype, monkeypatch):
         without_codes = partial(torch.compile, backend="aot_eager")
         monkeypatch.setattr(functions, "_compiled", cache(without_codes))
     found = {}
-    for path in ("plain", "lean", "fused"):
-        layer, output = layer_of(path, positions).float(), output_of(path).float()
+    for path in ("plain", "fast", "compiled"):
+        monkeypatch.setattr(functions, "compiles", lambda _, now=path: now == "compiled")
+        way = "plain" if path == "plain" else "fast"
+        layer, output = (made.float() for made in (layer_of(way, positions), output_of(way)))
         y = normal(B, T, 3, seed=1).float().requires_grad_()
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
             k = layer(y)
@@ -117,7 +119,7 @@ def test_the_paths_agree_on_values_and_gradients(positions, dtype, monkeypatch):
         parameters = [*layer.parameters(), *output.parameters()]
         found[path] = [scores.detach(), y.grad, *(p.grad for p in parameters)]
     accuracy = tolerances.RELATIVE[dtype]
-    for path in ("lean", "fused"):
+    for path in ("fast", "compiled"):
         for ours, plain in zip(found[path], found["plain"], strict=True):
             assert_close(ours, plain, rtol=accuracy, atol=accuracy * float(plain.abs().max()))
 
@@ -130,10 +132,10 @@ def test_the_paths_agree_on_values_and_gradients(positions, dtype, monkeypatch):
 def test_one_pass_over_the_last_layer_is_the_layer_and_the_output(positions, options, at):
     at = None if at is None else torch.tensor(at)
     y, found = normal(B, T if at is None else 3, 3, seed=1), {}
-    for way in ("plain", "lean"):
+    for way in ("plain", "fast"):
         layer, output = layer_of(way, positions), output_of(way, **options)
         layer.norm.weight.data, layer.norm.bias.data = normal(F, seed=2), normal(F, seed=3)
-        assert output.follows(layer) == (way == "lean")
+        assert output.follows(layer) == (way == "fast")
         leaf = y.clone().requires_grad_()
         u = torch.nn.functional.linear(leaf, layer.weight)
         if way == "plain":
@@ -144,7 +146,7 @@ def test_one_pass_over_the_last_layer_is_the_layer_and_the_output(positions, opt
         tensors = [*layer.parameters(), *output.parameters()]
         found[way] = [scores.detach(), leaf.grad, *(p.grad for p in tensors)]
         found[way] += [b.double() for m in (layer, output) for b in m.buffers()]
-    for ours, plain in zip(found["lean"], found["plain"], strict=True):
+    for ours, plain in zip(found["fast"], found["plain"], strict=True):
         assert_close(ours, plain, rtol=1e-10, atol=1e-12)
     assert not output.eval().follows(layer)
 
@@ -157,7 +159,7 @@ def test_gradients_of_sums_of_gaussians():
 
 def test_anchors_can_be_shared_between_positions():
     sharing = torch.eye(2, dtype=torch.float64).repeat_interleave(T // 2, 0)
-    shared, own = output_of("lean", sharing=sharing), output_of("lean")
+    shared, own = output_of("fast", sharing=sharing), output_of("fast")
     own.scores.load_state_dict(shared.scores.state_dict())
     own.anchors.data = sharing @ shared.anchors.data
     k = normal(B, T, F, seed=1)

@@ -172,7 +172,7 @@ def test_all_end_with_claims_and_page(tmp_path):
     assert page.count("<img") == len(ARTEFACTS)
     for record in records_in(out):
         for claim in record["claims"]:
-            assert claim["text"].replace("'", "&#x27;") in page
+            assert claim["text"].replace("'", "&#39;") in page
     # Of a training of five steps hardly anything is claimed rightly; it must be said.
     assert "NOT confirmed" in result.output
     assert "NOT confirmed" in page

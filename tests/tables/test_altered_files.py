@@ -16,7 +16,6 @@ from cases import normal
 from internals import open_run, read_sealed, write_sealed
 from kermix import errors
 
-pytestmark = pytest.mark.usefixtures("undrawn_in_module")
 HUGE = 10**9
 VALUES = (0, -1, 1, 7, HUGE, 2**63, 10**400, 1e300, 0.5, None, True, "x", [], {}, [[1]], "int64")
 

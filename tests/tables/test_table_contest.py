@@ -26,7 +26,7 @@ MEAN, COVARIANCE = np.array([1.0, 200.0]), np.array([[4.0, 15.0], [15.0, 100.0]]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _small(undrawn_in_module):
+def _small():
     """A narrow network by default, because a named width would ask for the table model."""
     made = TableModelSettings.__init__
     with pytest.MonkeyPatch.context() as patch:

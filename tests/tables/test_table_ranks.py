@@ -58,7 +58,6 @@ def table(tmp_path_factory):
     return path
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_a_command_with_devices_gives_the_run_of_one_process(table, tmp_path):
     for name, devices in (("one", ()), ("two", ("--devices", 2))):
         kermix("fit", table, *TINY, "--steps", 12, *devices, "--out", tmp_path / name)

@@ -113,7 +113,6 @@ def test_a_step_on_a_gpu_is_that_of_a_cpu():
     assert (on_gpu[2] - on_cpu[2])[large].abs().max() <= 1e-5
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_wine_is_never_worse_than_one_gaussian(tmp_path):
     wine = load_wine(as_frame=True).data
     run = km.fit(wine, out=tmp_path / "run", seed=3, steps=8, device="cpu")

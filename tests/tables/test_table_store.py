@@ -31,7 +31,6 @@ from internals import training_rows_module as table_rows
 from internals import training_rows_split_rows as split_rows
 from kermix import EncodedTable, errors
 
-pytestmark = pytest.mark.usefixtures("undrawn_in_module")
 TINY = {"width": 16, "blocks": 1, "steps": 40, "learning_rate": 0.01, "device": "cpu"}
 
 
@@ -80,7 +79,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run(folder, undrawn_in_module):
+def run(folder):
     return km.fit(folder / "orders.parquet", from_disk=True, out=folder / "disk", **TINY)
 
 

@@ -177,7 +177,6 @@ def test_test_rows_are_a_fifth_of_each_class_and_never_a_whole_one():
     assert other.columns["x"].to_pylist() != test_rows.columns["x"].to_pylist()
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_nothing_of_the_test_rows_is_in_the_schema(folder, tmp_path):
     table = plants()
     schema = km.Schema.of(table)
@@ -197,7 +196,6 @@ def test_nothing_of_the_test_rows_is_in_the_schema(folder, tmp_path):
     assert json.loads((run.folder / "result.json").read_text())["rows"] == 119
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_a_run_that_was_stopped_goes_on_to_the_same_weights(folder, tmp_path):
     weights = []
     for name, stops in (("whole", False), ("parts", True)):
@@ -236,7 +234,6 @@ def test_it_is_said_before_a_file_is_read(command, classes, tmp_path):
     assert not (tmp_path / "out.csv").exists()
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_a_target_alone_is_an_option_of_a_fit_of_any_table(tmp_path):
     table = plants(120)
     table.loc[::10, "kind"] = None

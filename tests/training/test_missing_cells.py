@@ -8,7 +8,7 @@ from scipy.stats import multivariate_normal
 
 import kermix as km
 from cases import normal
-from internals import KINDS, EMRows, first_state, improved, improved_with_gaps, marginal_log_prob
+from internals import KINDS, EMRows, EMRowsWithGaps, em, kmeans_start, marginal_log_prob
 from kermix import errors
 
 NAN = float("nan")
@@ -74,9 +74,9 @@ def test_a_column_that_is_missing_where_another_is_large_has_the_likeliest_mean(
 def test_a_pass_without_gaps_is_that_of_features(kind):
     values = torch.cat([normal(80, 3, seed=0), normal(60, 3, seed=1) * 0.5 + 4])
     rows = EMRows(values, kind)
-    start = first_state(rows, 2, torch.Generator().manual_seed(0))
-    expected, _ = improved(rows, start, 3, 2.0)
-    found, _ = improved_with_gaps(values, start, kind, 3, 2.0)
+    start = kmeans_start(rows, 2, torch.Generator().manual_seed(0))
+    expected, _ = em(rows, start, 3, 2.0)
+    found, _ = em(EMRowsWithGaps(values, kind), start, 3, 2.0)
     for name in ("log_weights", "means", "covariances"):
         assert torch.allclose(getattr(found, name), getattr(expected, name), atol=1e-9), name
 

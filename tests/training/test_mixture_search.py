@@ -13,14 +13,14 @@ from cases import normal
 from internals import (
     KINDS,
     PASSES,
-    REVIVING_PASSES,
+    RESTARTING_PASSES,
     EMRows,
     MixtureColumnScale,
     choose_mixture,
     clearly_better,
-    first_state,
+    em,
     gaussian_log_densities,
-    improved,
+    kmeans_start,
 )
 from kermix import errors
 
@@ -41,8 +41,8 @@ def seeded(seed=0):
 def fit_by_em(rows, components, kind, seed=0):
     """So many components from a start at data, without a search."""
     told = EMRows(rows, kind)
-    start = first_state(told, components, seeded(seed))
-    return improved(told, start, PASSES, reviving=REVIVING_PASSES)[0].mixture()
+    start = kmeans_start(told, components, seeded(seed))
+    return em(told, start, PASSES, restarting=RESTARTING_PASSES)[0].mixture()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -271,9 +271,9 @@ def test_several_components_have_a_background_of_all_rows():
 def test_correlations_of_a_single_gaussian_lean_where_rows_are_few():
     rng = np.random.default_rng(0)
     many = rng.normal(size=(2000, 6)) @ rng.normal(size=(6, 6))
-    assert km.KernelMixture(random_state=0).fit(many).trials_[0].lean == 0
+    assert km.KernelMixture(random_state=0).fit(many).trials_[0].shrinkage == 0
     few = km.KernelMixture(random_state=0).fit(rng.normal(size=(15, 6)))
-    assert few.trials_[0].lean > 1
+    assert few.trials_[0].shrinkage > 1
 
 
 @pytest.mark.parametrize("kind", [None, *KINDS])

@@ -56,9 +56,9 @@ def test_no_batch_has_one_row(count, batch_size):
     assert max(sizes) <= max(batch_size, 3)
 
 
-def network(path: str = "whole", **options) -> GaussianProduct:
+def network(**options) -> GaussianProduct:
     start = torch.Generator().manual_seed(3)
-    return GaussianProduct([1, 2], 2, terms=5, width=4, path=path, generator=start, **options)
+    return GaussianProduct([1, 2], 2, terms=5, width=4, generator=start, **options)
 
 
 @pytest.mark.parametrize("form", ["variational", "product", "signed"])

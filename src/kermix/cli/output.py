@@ -172,13 +172,9 @@ def _repeat(context: typer.Context) -> "Repeat":
     from kermix.pages.page import Repeat
     from kermix.runs.provenance import environment
 
-    made = environment()
-    versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items())
-    seed = [("seed", context.params["seed"])] if "seed" in context.params else []
-    facts = [*seed, ("directory", str(Path.cwd())), ("commit", made["commit"]),
-             ("machine", made["machine"]["gpu"] or made["machine"]["cpu"]),
-             ("versions", versions)]  # fmt: skip
-    return Repeat(shlex.join(["kermix", *context.meta[WORDS]]), facts)
+    made = {**environment(), "directory": str(Path.cwd())}
+    command = shlex.join(["kermix", *context.meta[WORDS]])
+    return Repeat.of(command, made, seed=context.params.get("seed"))
 
 
 def parse_variances(text: str) -> list[float] | str:

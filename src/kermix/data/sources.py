@@ -46,7 +46,7 @@ from kermix.data.schema.columns import family
 from kermix.data.schema.kinds import in_common, left_out_note, only_in, without_others
 from kermix.data.schema.mixed_rows import MixedRows
 from kermix.data.schema.schema import Schema
-from kermix.data.schema.times import parse_times, text_format
+from kermix.data.schema.times import ZONES, parse_times, text_format
 from kermix.errors import SchemaError, TableError
 
 __all__ = [
@@ -332,7 +332,7 @@ def _times(column: Any, way: tuple[str, str]) -> Any:
     if form:
         times = parse_times(column.cast(arrow.string()), form, unit)
         assert times is not None
-        zoned = form.endswith(("Z", "+00:00"))
+        zoned = form.endswith(ZONES)
         return times.cast(arrow.timestamp(unit, "UTC" if zoned else None))
     if not arrow.types.is_date(column.type):
         return column

@@ -15,6 +15,7 @@ import numpy as np
 from kermix.data.readers.common import CsvForm, load_pyarrow
 from kermix.data.readers.delimited import text_of_file, whole_text
 from kermix.data.readers.frames import Frame
+from kermix.data.readers.number_forms import NumberForm
 from kermix.data.readers.text_columns import truth_words
 from kermix.data.schema.columns import family
 from kermix.errors import OptionError, TableError
@@ -151,7 +152,13 @@ def as_cells(column: Any, form: CsvForm, name: str | None = None) -> Any:
     if types.is_boolean(column.type):
         no, yes = way.get("truths", form.truths)
         return compute.if_else(column, yes, no)
-    if types.is_timestamp(column.type) and "between" in way:
+    if "form" in way and family(column.type) == "numbers":
+        form_of_numbers = NumberForm.from_dict(way["form"])
+        numbers = column.cast(arrow.float64(), safe=False)
+        empty = np.asarray(numbers.is_null())
+        texts = form_of_numbers.write(numbers.fill_null(0.0).to_numpy())
+        return arrow.chunked_array([arrow.array(texts, arrow.string(), mask=empty)])
+    if way and (types.is_timestamp(column.type) or types.is_time(column.type)):
         return _written_times(column, way)
     text = column.cast(arrow.string())
     if types.is_floating(column.type) or types.is_decimal(column.type):
@@ -177,20 +184,33 @@ def _written_times(column: Any, way: Mapping[str, Any]) -> Any:
     from pyarrow import compute
 
     arrow, kind = load_pyarrow(), column.type
-    zone = way.get("zone")
-    if zone is None or kind.tz is None:
-        text = column.cast(arrow.string())
-        return compute.replace_substring(text, " ", way["between"])
+    between, zone = way.get("between", " "), way.get("zone")
+    if zone is None or getattr(kind, "tz", None) is None:
+        text = _as_exact(column.cast(arrow.string()), way)
+        return compute.replace_substring(text, " ", between)
     column = column.cast(arrow.timestamp(kind.unit, zone))
-    text = compute.local_timestamp(column).cast(arrow.string())
+    text = _as_exact(compute.local_timestamp(column).cast(arrow.string()), way)
     offset: Any = way["offset"]
     if offset != "Z":
         offset = compute.strftime(column, format="%z", locale="C").cast(arrow.string())
         ends = {"+00:00": r"\1:\2", "+00": r"\1"}.get(way["offset"])
         if ends is not None:
             offset = compute.replace_substring_regex(offset, r"^([+-]\d\d)(\d\d)$", ends)
-    text = compute.replace_substring(text, " ", way["between"])
+    text = compute.replace_substring(text, " ", between)
     return compute.binary_join_element_wise(text, offset, "")
+
+
+def _as_exact(text: Any, way: Mapping[str, Any]) -> Any:
+    """Times with as much of their seconds as the file has."""
+    from pyarrow import compute
+
+    exact = way.get("exact")
+    if exact is None:
+        return text
+    if exact == "minutes":
+        return compute.replace_substring_regex(text, r"(:\d\d):00(?:\.0+)?$", r"\1")
+    text = compute.replace_substring_regex(text, rf"(\.\d{{{exact}}})0+$", r"\1")
+    return compute.replace_substring_regex(text, r"\.0+$", "") if way.get("bare") else text
 
 
 def quoted(cells: Any, form: CsvForm) -> Any:

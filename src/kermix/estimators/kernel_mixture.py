@@ -6,16 +6,16 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from kermix.checks import seed_from
 from kermix.errors import MissingExtraError, PoorFitWarning
 from kermix.mixtures.mixture import GaussianMixture, marginal_log_prob
 from kermix.training.fit_settings import CostName, FitSettings, ModelName
 from kermix.training.loop import gradients_on
 
-__all__ = ["KernelMixture", "seed_from"]
+__all__ = ["KernelMixture"]
 
 try:
     from sklearn.base import BaseEstimator, DensityMixin
-    from sklearn.utils import check_random_state
     from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError:
     raise MissingExtraError(
@@ -23,18 +23,6 @@ except ImportError:
     ) from None
 
 DEFAULTS = {"steps": 800, "batch_size": 256}  # of a training
-
-
-def seed_from(random_state: Any) -> int:
-    """A seed from what scikit-learn takes, or from a NumPy generator of either kind.
-
-    Example:
-        >>> seed_from(np.random.default_rng(0)) == seed_from(np.random.default_rng(0))
-        True
-    """
-    if isinstance(random_state, np.random.Generator):
-        return int(random_state.integers(2**31 - 1))
-    return int(check_random_state(random_state).randint(2**31 - 1))
 
 
 class KernelMixture(DensityMixin, BaseEstimator):

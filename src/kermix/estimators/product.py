@@ -17,9 +17,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from kermix.checks import check_sizes
+from kermix.checks import check_sizes, row_weights, seed_from
 from kermix.errors import OptionError, SampleError
-from kermix.estimators.kernel_mixture import seed_from
 from kermix.networks.product_binned import MOST_VALUES, ColumnBins, draw_in
 from kermix.networks.product_rows import GaussianProduct, ProductForm
 from kermix.networks.scaled import Scaler
@@ -34,28 +33,8 @@ __all__ = [
     "ProductRegressor",
     "as_before_if_it_fails",
     "hold_out_rare",
-    "row_weights",
     "with_weight",
 ]
-
-
-def row_weights(given: Any, rows: int) -> np.ndarray:  # (rows,), float32
-    """Weights as shares of the largest, some of which may be 0.
-
-    Example:
-        >>> row_weights([1, 0, 2], 3).tolist()
-        [0.5, 0.0, 1.0]
-    """
-    try:
-        weights = np.asarray(given, dtype=np.float64)
-    except (TypeError, ValueError):
-        weights = np.empty(0)  # refused below
-    good = weights.shape == (rows,) and bool(np.isfinite(weights).all())
-    if not good or bool((weights < 0).any()) or not bool((weights > 0).any()):
-        raise OptionError(
-            f"sample_weight must be {rows} finite, non-negative numbers, not all zero."
-        )
-    return (weights / weights.max()).astype(np.float32)
 
 
 Own = TypeVar("Own", bound="ProductEstimator")
@@ -66,6 +45,7 @@ ROWS_TO_SPLIT = 20
 # Held out of each network where nothing is said: one epoch and one number are found with them.
 SHARE_HELD_OUT, MOST_HELD_OUT = 0.1, 250
 FARTHEST = 1e6  # usual deviations: what is farther is as far, for all Gaussians
+ROWS_AT_ONCE = 128  # of answers, whose features then stay in a processor's cache
 SIZES = ("n_terms", "width", "depth", "n_members", "max_epochs", "n_iter_no_change")
 # Terms and epochs of a classifier where nothing is said: more classes need more of both, and the
 # trees of boosting, whose time is the measure, are as many as the classes, or one for two.
@@ -241,8 +221,7 @@ class ProductEstimator(BaseEstimator):
             scaled = self._bins.inputs(scaled.numpy())
         else:
             scaled = scaled.clamp(*self._ends)
-        parts = scaled.split(1024)
-        return torch.cat([self.network_(part) for part in parts])
+        return torch.cat([self.network_(part) for part in scaled.split(ROWS_AT_ONCE)])
 
     def _scaled(self, rows: Tensor) -> Tensor:
         scaled = (rows - self.scaler_.location) / self.scaler_.scale

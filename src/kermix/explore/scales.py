@@ -7,7 +7,6 @@ import numpy as np
 
 from kermix.data.schema.columns import CategoryColumn, NumberColumn, rounded
 from kermix.tables.model.distribution import ColumnDistribution
-from kermix.tables.runs.table_figures import cell_numbers
 
 __all__ = ["Scale", "interval_texts", "positions", "texts"]
 
@@ -73,7 +72,7 @@ class Scale:
         else:
             assert isinstance(column, NumberColumn)
             assert scores is not None
-            numbers = cell_numbers(column, codes, scores[filled])
+            numbers = column.numbers_of(codes, scores[filled])
             inside = numbers.clip(self.edges[0], self.edges[-1])
             counts = np.histogram(inside, self.edges)[0]
         return np.asarray(counts / max(1, counts.sum()))
@@ -88,7 +87,7 @@ class Scale:
         if self.names:
             return float(code - 1 if code else len(self.names) - 1)
         assert scores is not None
-        number = cell_numbers(self.column, codes[:1], scores[:1])[0]
+        number = self.column.numbers_of(codes[:1], scores[:1])[0]
         low, high = self.edges[0], self.edges[-1]
         return float(np.clip((number - low) / (high - low), 0, 1))
 

@@ -30,7 +30,6 @@ from kermix.explore.query_service import Answering, QueryService
 from kermix.explore.scales import Scale, interval_texts, texts
 from kermix.fitting.fit import open_run
 from kermix.runs.train import keep, train
-from kermix.tables.runs.table_figures import cell_numbers
 from kermix.tables.runs.table_quality import GROUPS, grouped, judge_samples
 from kermix.tables.runs.table_run import LEAST_JUDGED, MOST_JUDGED, TableRun
 from kermix.tables.runs.training_data import TableData
@@ -130,7 +129,7 @@ def group_names(schema: Schema, data: EncodedTable, groups: np.ndarray) -> list[
             else:
                 rows = groups[:, k] == group
                 own = data.values[rows, numbers[column.name]]
-                values = cell_numbers(column, data.codes[rows, k], own)
+                values = column.numbers_of(data.codes[rows, k], own)
                 ends = interval_texts(column, np.array([values.min(), values.max()]))
                 names.append(ends[0] if ends[0] == ends[1] else " to ".join(ends))
         found.append(names)

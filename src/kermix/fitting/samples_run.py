@@ -1,12 +1,11 @@
 """Fits of rows: run folders of `kermix fit` and `kermix.fit`.
 
 Beside what every run has: `checkpoint/best` is what is sampled from, `samples.npy` are samples of
-it, and `figure.png` shows data against samples. The page warns of what a user should know about
+it, and `figure.svg` shows data against samples. The page warns of what a user should know about
 the data before believing its numbers.
 """
 
 import hashlib
-import shlex
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -21,11 +20,9 @@ from kermix.data.readers.common import counted, listed
 from kermix.data.sources import BUILT_IN, Source, load, read_table
 from kermix.distributed.launch import check_ranks
 from kermix.errors import SampleError, ShapeError, TableError
-from kermix.files import whole_file, write_array
-from kermix.mixtures.mixture import GaussianMixture
+from kermix.files import write_array
+from kermix.fitting.samples_page import FitQuality, write_fit_report
 from kermix.networks.scaled import ScaledModel, column_moments
-from kermix.pages.fit_figures import curves_figure, fit_figure
-from kermix.pages.report import DescribedRun, Report, add_machine, png_of
 from kermix.runs.folder import FIT, check_data
 from kermix.runs.run import Numbers, Outcome, Start, has_folder
 from kermix.runs.run import Run as AnyRun
@@ -37,7 +34,7 @@ from kermix.training.loop import Row, Trainer, load_model
 from kermix.training.mixture_search import clearly_better, gaussian_log_densities
 from kermix.training.samples_task import RowTask, check_shares
 
-__all__ = ["FitRun", "fit_notes", "of_rows", "write_fit_report"]
+__all__ = ["FitRun", "fit_notes", "of_rows"]
 
 
 def fit_notes(dataset: Dataset, split: Split) -> list[str]:
@@ -75,53 +72,6 @@ def fit_notes(dataset: Dataset, split: Split) -> list[str]:
 def of_rows(metric: str, split: Split) -> str:
     """A metric's name with the rows that it is of."""
     return f"held-out {metric}" if split.apart else f"{metric} of the rows fitted"
-
-
-def write_fit_report(
-    run: DescribedRun,
-    rows: Sequence[tuple[str, str]],
-    dataset: Dataset,
-    split: Split,
-    samples: Tensor,
-    mixture: GaussianMixture,
-    history: list[dict[str, float]],
-) -> None:
-    """Write `figure.png` and `report.html`: numbers, data and model, how to repeat it."""
-    figure = fit_figure(split.train, samples, mixture, dataset.columns, dataset.image)
-    picture = png_of(figure)
-    with whole_file(run.folder / "figure.png") as part:
-        part.write_bytes(picture)
-    settings = run.settings
-    metric = "NLL" if settings.is_mixture else "energy distance"
-    best = min(row["metric"] for row in history)
-    curves = curves_figure(history, of_rows(metric, split), best, split.apart)
-    page = Report(
-        f"Fit of {Path(run.config['data']).name}",
-        f"A {settings.model} model trained with the {settings.cost} cost by kermix "
-        f"{run.config['kermix']}.",
-    )
-    page.table(("", ""), rows)
-    for note in run.config.get("notes", []):
-        page.text(note)
-    page.heading("Data and model")
-    page.image(picture, "The data, samples of the model and, in two dimensions, its density.")
-    page.heading("Training")
-    which = "held out" if split.apart else "fitted"
-    page.figure(curves, f"Left: the metric, {which}. Right: the loss.")
-    page.heading("Repeat it")
-    page.code(run.command())
-    page.text("More samples, and the log-density of other rows:")
-    folder = shlex.quote(str(run.folder))
-    page.code(f"kermix sample {folder} -n 1000 -o more.npy\nkermix score {folder} rows.csv")
-    page.heading("Settings")
-    found = {
-        "variance": run.config["variance"]["end"],
-        "learning_rate": settings.peak_rate,
-        "start_variance": run.config["variance"]["start"],
-    }
-    page.table(("setting", "value"), list({**settings.as_json(), **found}.items()))
-    add_machine(page, run)
-    page.save(run.folder / "report.html")
 
 
 SAMPLES = 2500
@@ -294,58 +244,70 @@ class FitRun(AnyRun):
         samples = model.sample(SAMPLES, generator)
         write_array(self.folder / "samples.npy", samples.numpy())
         split = self.split(data)
-        rows = self._numbers(model, data, split, samples, history)
-        write_fit_report(self, rows, data, split, samples, model.mixture(), history)
+        quality = _quality(model, split, samples)
+        rows = self._numbers(quality, data, split, samples, history)
+        write_fit_report(self, rows, quality, (data, split), samples, model.mixture(), history)
         return rows
 
     def _numbers(
         self,
-        model: ScaledModel,
+        quality: FitQuality,
         dataset: Dataset,
         split: Split,
         samples: Tensor,
         history: list[Row],
     ) -> Numbers:
         rows = [("data", f"{dataset.name}, {' x '.join(map(str, dataset.values.shape))}")]
-        held_out = split.held_out[:COMPARED]
-        log_density = model.log_prob(held_out)
-        noisy = model.is_mixture or model.is_continuous
-        if noisy:
-            rows.append((of_rows("NLL", split), f"{-log_density.mean():.4f} nats"))
-            rows += _reference(split, held_out, log_density)
+        if quality.nll is not None:
+            rows.append((of_rows("NLL", split), f"{quality.nll:.4f} nats"))
+            if quality.gaussian is not None:
+                rows.append(("NLL of one Gaussian", f"{quality.gaussian:.4f} nats"))
+                if not quality.clear:
+                    rows.append(("warning", "the model is not clearly better than one Gaussian"))
             if dataset.entropy is not None:
                 rows.append(("entropy of the data", f"{dataset.entropy:.3f} nats"))
-        scaled = model.scaler.scaled
-        others = scaled(samples[: len(held_out)])
-        held = scaled(held_out)
-        shown = f"{float(energy_distance(held, others)):.5f}"
-        if split.apart:
-            floor = float(energy_distance(held, scaled(split.train[: len(others)])))
-            shown += f" (two sets of data: {floor:.5f})"
+        shown = f"{quality.distance:.5f}"
+        if quality.floor is not None:
+            shown += f" (two sets of data: {quality.floor:.5f})"
         rows.append(("energy distance", shown))
         if dataset.modes is not None:
             found = mode_coverage(samples, dataset.modes.centres.double(), dataset.modes.deviation)
             rows.append(("modes covered", f"{found.modes} of {found.total}"))
             rows.append(("good samples", f"{found.high_quality:.1%} (a perfect sampler: 98.9%)"))
             rows.append(("KL of modes", f"{found.kl:.4f}"))
-        what = "centre plus learned noise" if noisy else "centre"
+        what = "centre plus learned noise" if quality.nll is not None else "centre"
         rows.append(("a sample is a", what))
         rows.append(("steps", f"{int(history[-1]['step'])}"))
         return rows
 
 
-def _reference(split: Split, judged: Tensor, log_density: Tensor) -> list[tuple[str, str]]:
-    """How a single Gaussian does, and a warning where the model is not clearly better."""
+def _quality(model: ScaledModel, split: Split, samples: Tensor) -> FitQuality:
+    """How good a model is on rows held out, or else on those fitted."""
+    held_out = split.held_out[:COMPARED]
+    nll = gaussian = None
+    clear = False
+    if model.is_mixture or model.is_continuous:
+        log_density = model.log_prob(held_out)
+        nll = float(-log_density.mean())
+        reference = _gaussian(split, held_out)
+        if reference is not None:
+            gaussian = float(-reference.mean())
+            clear = clearly_better(log_density.double() - reference)
+    others, held = model.scaler.scaled(samples[: len(held_out)]), model.scaler.scaled(held_out)
+    floor = None
+    if split.apart:
+        floor = float(energy_distance(held, model.scaler.scaled(split.train[: len(others)])))
+    return FitQuality(nll, gaussian, clear, float(energy_distance(held, others)), floor)
+
+
+def _gaussian(split: Split, judged: Tensor) -> Tensor | None:
+    """Log-densities of a single Gaussian, if there is one."""
     if not bool((split.train != split.train[0]).any(0).all()):
-        return []  # densities of constant columns are as high as one likes
+        return None  # densities of constant columns are as high as one likes
     try:
-        reference = gaussian_log_densities(split.train, judged)
+        return gaussian_log_densities(split.train, judged)
     except SampleError:
-        return []  # numbers too large or small to have variances
-    rows = [("NLL of one Gaussian", f"{-reference.mean():.4f} nats")]
-    if not clearly_better(log_density.double() - reference):
-        rows.append(("warning", "the model is not clearly better than one Gaussian"))
-    return rows
+        return None  # numbers too large or small to have variances
 
 
 def _fingerprint(values: Tensor) -> str:

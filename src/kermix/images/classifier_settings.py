@@ -163,8 +163,8 @@ class ClassifierSettings(AugmentationSettings):
     ] = True
     path: Annotated[
         ProductPath,
-        Setting("How the Gaussian layers are computed: auto, plain, lean or fused.", rare=True),
-    ] = "auto"
+        Setting("How the Gaussian layers are computed: plain or fast.", rare=True),
+    ] = "fast"
     epochs: Annotated[
         int, Setting("Number of times that every image is seen.", least=1, of_training=True)
     ] = 20

@@ -23,7 +23,7 @@ from kermix.images.generator_settings import ImageSettings
 from kermix.images.generator_training import ImageTask, build_image_model
 from kermix.images.image_generator import ImageModel, LabelledDraw
 from kermix.images.image_pages import ImageFindings, write_image_report
-from kermix.pages.figures import save_png, sheet
+from kermix.pages.sheets import save_png, sheet
 from kermix.runs.folder import IMAGES, check_data
 from kermix.runs.run import Numbers, Outcome, Run, Start
 from kermix.runs.train import stage_of
@@ -245,10 +245,7 @@ class ImageRun(Run):
             ("steps", str(trainer.step)),
         ]  # fmt: skip
         pictures = sorted((self.folder / "samples").glob("step-*.png"))
-        write_image_report(
-            self.folder / "report.html", self.config, rows, findings, pictures, trainer.history,
-            self.command(), self.notes(data),
-        )  # fmt: skip
+        write_image_report(self, rows, findings, pictures, trainer.history, self.notes(data))
         return rows
 
     def notes(self, data: Dataset) -> list[str]:

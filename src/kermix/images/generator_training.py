@@ -25,7 +25,6 @@ from kermix.costs.baselines import energy_distance
 from kermix.distributed.ranks import Ranks
 from kermix.errors import OptionError, SampleError, ShapeError
 from kermix.images.generator_settings import CODED, ImageSettings
-from kermix.images.image_em import em_pass, product_em_pass
 from kermix.images.image_generator import ImageModel, PixelGenerator, code_network
 from kermix.images.spaces import Space, make_space
 from kermix.networks.generators import make_prior
@@ -34,6 +33,7 @@ from kermix.networks.mixture_networks import Draw, MixtureTable, ProductMixture
 from kermix.networks.scaled import evaluating
 from kermix.training.fit_settings import SampleCost
 from kermix.training.loop import Forward, Row, Task
+from kermix.training.mixture_em import em_pass, product_em_pass
 from kermix.training.objective import sample_loss
 from kermix.training.schedules import VarianceSchedule, automatic_variance, learning_rate
 

@@ -4,42 +4,30 @@ Generators are shown by samples at several moments, neighbours and interpolation
 """
 
 import math
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.errors import MissingExtraError
 from kermix.images.classifier_training import ClassifierEvaluation, ClassifierTask
 from kermix.images.generator_training import ImageTask
 from kermix.images.image_generator import ImageModel, LabelledDraw
 from kermix.images.image_quality import nearest
 from kermix.networks.product_images import GaussianProductClassifier
-from kermix.pages.figures import png_bytes, sheet
-from kermix.pages.fit_figures import (
-    accuracy_figure,
-    class_rows,
-    confusion_figure,
-    mistakes_figure,
-    sheet_figure,
-)
-from kermix.pages.report import DescribedRun, Report, add_machine
+from kermix.pages import charts
+from kermix.pages.page import Card
+from kermix.pages.sheets import png_bytes, sheet, signed
+from kermix.runs.run import Numbers, Run
 from kermix.training.loop import Row, Trainer
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["ImageFindings", "interpolate", "write_image_report", "write_report"]
 
 NEIGHBOURS = 20
 SEARCHED = 20_000
 LINES, STEPS = 6, 10
-BLUE, ORANGE = "#0072B2", "#D55E00"
 
 
 @dataclass(frozen=True)
@@ -145,168 +133,127 @@ def interpolate(
 
 
 def write_image_report(
-    path: Path,
-    config: dict[str, Any],
-    rows: list[tuple[str, str]],
+    run: Run,
+    rows: Numbers,
     findings: ImageFindings,
-    moments: list[Path],
-    history: list[Row],
-    command: str,
+    moments: Sequence[Path],
+    history: Sequence[Row],
     notes: Sequence[str] = (),
-) -> Path:
-    """Write the page, which needs nothing but itself."""
-    settings = config["settings"]
-    page = Report(
-        f"Fit of {Path(config['name']).name}",
-        f"A {settings['model']} model of images trained with the {settings['cost']} cost by "
-        f"kermix {config['kermix']}.",
-    )
-    page.table(("", ""), rows)
-    for note in notes:
-        page.text(note)
-    page.heading("Data and samples")
-    by_class = f", one class a column ({', '.join(config['classes'][:10])})"
-    classes = by_class if config["classes"] else ""
-    _pictures(page, findings.real, "Training images.")
-    _pictures(page, findings.shown, f"Samples{classes}.")
-    page.heading("No copies")
-    _pictures(
-        page, findings.neighbours, "Samples, each with the nearest training image to its right."
-    )
-    page.heading("Interpolation between noise vectors")
-    _pictures(page, findings.between, "Each row interpolates between two noise vectors.", STEPS)
+) -> None:
+    """Write `report.html`, which needs nothing but itself.
+
+    Args:
+        run: The run.
+        rows: Its numbers, by name.
+        findings: What is shown of the model.
+        moments: Pictures of samples during the training.
+        history: What was reported in training.
+        notes: What a user should know before believing the numbers.
+    """
+    classes = run.config["classes"][:10]
+    by_class = f", one class a column ({', '.join(classes)})" if classes else ""
+    sections = [
+        ("Data and samples", [_sheet(findings.real, "Training images."),
+                              _sheet(findings.shown, f"Samples{by_class}.")]),
+        ("No copies", [_sheet(findings.neighbours,
+                              "Samples, each with the nearest training image to its right.")]),
+        ("Interpolation between noise vectors", [
+            _sheet(findings.between, "Each row interpolates between two noise vectors.", STEPS)]),
+    ]  # fmt: skip
     if findings.again is not None:
-        page.heading("Reconstructions")
-        _pictures(page, findings.again, "Training images, each with its reconstruction.")
-    page.heading("Training")
-    which = "held out" if findings.apart else "fitted"
-    curves = _curves(history, findings.apart)
-    page.figure(curves, f"Left: the metric, {which}. Right: the loss.")
-    for moment in moments:
-        step = int(moment.stem.rpartition("-")[2])
-        page.image(moment.read_bytes(), f"Samples from the same noise at step {step}.")
-    page.heading("Repeat it")
-    page.code(command)
-    page.text("More samples, as an array or as an image:")
-    page.code("kermix sample RUN -n 1000 -o more.npy\nkermix sample RUN -n 100 -o more.png")
-    page.heading("Settings")
-    page.table(("setting", "value"), list(settings.items()))
-    machine = config["environment"]
-    page.heading("Machine")
-    page.table(
-        ("", ""),
-        [
-            ("machine", machine["machine"]["gpu"] or machine["machine"]["cpu"]),
-            ("commit", machine["commit"]),
-            *machine["versions"].items(),
-        ],
-    )
-    return page.save(path)
+        caption = "Training images, each with its reconstruction."
+        sections.append(("Reconstructions", [_sheet(findings.again, caption)]))
+    judged = "on held-out images" if findings.apart else "on training images"
+    run.write_page("images", f"Fit of {Path(run.config['name']).name}", {
+        "settings": run.config["settings"],
+        "rows": rows,
+        "notes": notes,
+        "found": findings,
+        "sections": sections,
+        "training": charts.training(history, f"Energy distance {judged}"),
+        "moments": [(m.read_bytes(), "Samples from the same noise at step "
+                     f"{int(m.stem.rpartition('-')[2])}.") for m in moments],
+    })  # fmt: skip
 
 
-def _pictures(page: Report, images: Tensor, caption: str, across: int = 10) -> None:
+def _sheet(images: Tensor, caption: str, across: int = 10) -> tuple[bytes, str]:
     shown = sheet(images, across)
-    page.image(png_bytes(shown, max(1, 640 // shown.shape[1])), caption)
+    return png_bytes(shown, max(1, 640 // shown.shape[1])), caption
 
 
-def _curves(history: list[Row], apart: bool) -> "Figure":
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError("Figures need Matplotlib: pip install 'kermix[plots]'.") from None
-    figure = Figure(figsize=(9.0, 3.2), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    seen = [row for row in history if math.isfinite(row["metric"])]
-    left.plot([r["step"] for r in seen], [r["metric"] for r in seen], color=BLUE)
-    title = "on held-out images" if apart else "on training images"
-    left.set(xlabel="step", ylabel="energy distance", title=title)
-    # The loss of the autoencoder is of another kind: each stage is a curve of its own.
-    for label, rows in (
-        ("autoencoder", [r for r in history if not math.isfinite(r["metric"])]),
-        ("cost", [r for r in seen if r["variance"] > 0]),
-        ("likelihood", [r for r in seen if r["variance"] == 0]),
-    ):
-        if rows:
-            right.plot([r["step"] for r in rows], [r["loss"] for r in rows], label=label)
-    right.set(xlabel="step", ylabel="loss", title="loss of each stage")
-    right.legend(frameon=False)
-    for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
-    return figure
-
-
-SHOWN_ANCHORS, SHOWN_FILTERS = 48, 64
+SHOWN_ANCHORS, SHOWN_FILTERS, SHOWN_MISTAKES = 48, 64, 24
 LARGE_PATCH = 1
 
 
 def write_report(
-    run: DescribedRun,
+    run: Run,
     trainer: Trainer[ClassifierTask],
     found: ClassifierEvaluation,
     chances: Tensor,  # (test images, classes)
-    rows: Sequence[tuple[str, str]],
+    rows: Numbers,
 ) -> None:
     """Write `report.html`: accuracy, confusion, mistakes, what was learned, how to repeat it."""
     held_out = trainer.task.held_out
     assert held_out is not None
-    classes, settings = trainer.task.train.classes, run.settings
-    network = "A Gaussian-product network" if settings.model != "cnn" else "A plain CNN"
-    page = Report(
-        f"Classes of {trainer.task.train.name}",
-        f"{network} trained by kermix {run.config['kermix']}.",
-    )
-    page.table(("", ""), rows)
-    for note in run.config["notes"]:
-        page.text(note)
-    page.heading("Confusion matrix")
-    page.figure(
-        confusion_figure(found.confusion, classes),
-        "Test images by true class (rows) and predicted class (columns).",
-    )
-    page.table(
-        ("class", "test images", "recall", "precision"), class_rows(found.confusion, classes)
-    )
-    page.heading("Mistakes")
-    shown = mistakes_figure(held_out.images, held_out.labels, chances, classes)
-    if shown is None:
-        page.text("There are no mistakes on the test images.")
-    else:
-        page.figure(
-            shown[0],
-            f"Of {shown[1]} mistakes on test images, the most confident ones: true class, "
-            "predicted class, and its probability.",
-        )
-    _learned(page, trainer)
-    page.heading("Training")
-    page.figure(accuracy_figure(trainer.history), "Accuracy and loss after each epoch.")
-    page.heading("Repeat it and use it")
-    page.code(run.command())
-    page.text("Classify other images and write a table:")
-    page.code(f"kermix predict {shlex.quote(str(run.folder))} IMAGES -o classes.csv")
-    page.heading("Settings")
-    page.table(("setting", "value"), list(settings.as_json().items()))
-    add_machine(page, run)
-    page.save(run.folder / "report.html")
+    classes, counts = trainer.task.train.classes, found.confusion.numpy()
+    plain = run.settings.model == "cnn"
+    run.write_page("classifier", f"Classes of {trainer.task.train.name}", {
+        "network": "A plain CNN" if plain else "A Gaussian-product network",
+        "rows": rows,
+        "counts": counts.tolist(),
+        "classes": classes,
+        "confusion": charts.confusion(counts, classes),
+        "mistakes": _mistakes(held_out.images, held_out.labels, chances, classes),
+        "learned": _learned(trainer),
+        "training": _epochs(trainer.history),
+    })  # fmt: skip
 
 
-def _learned(page: Report, trainer: Trainer[ClassifierTask]) -> None:
+def _epochs(history: Sequence[Row]) -> list[Card]:
+    """Accuracy and loss after each epoch."""
+    lines = {"training images, as augmented": [(r["epoch"], r["train_accuracy"]) for r in history],
+             "test images": [(r["epoch"], r["test_accuracy"]) for r in history
+                             if "test_accuracy" in r]}  # fmt: skip
+    accuracy = {name: points for name, points in reversed(lines.items()) if points}
+    loss = {"training images": [(row["epoch"], row["loss"]) for row in history]}
+    return [Card("Accuracy", charts.curves(accuracy, "epoch", "", "Accuracy by epoch")),
+            Card("Loss", charts.curves(loss, "epoch", "", "Loss by epoch"))]  # fmt: skip
+
+
+def _mistakes(
+    images: np.ndarray,  # (N, C, H, W), bytes
+    labels: np.ndarray,  # (N,)
+    chances: Tensor,  # (N, classes)
+    classes: Sequence[str],
+) -> list[tuple[bytes, str]]:
+    """The images that were taken for something else with the most confidence."""
+    confidence, found = chances.max(1)
+    wrong = (found != torch.from_numpy(labels)).nonzero().flatten()
+    order = wrong[confidence[wrong].argsort(descending=True)][:SHOWN_MISTAKES].tolist()
+    return [
+        (png_bytes(sheet(torch.from_numpy(images[i : i + 1]) / 255, 1), 96 // images.shape[3] + 1),
+         f"{classes[int(labels[i])]}: {classes[int(found[i])]} {float(confidence[i]):.0%}")
+        for i in order
+    ]  # fmt: skip
+
+
+def _learned(trainer: Trainer[ClassifierTask]) -> list[tuple[bytes, str]]:
+    """Filters and anchors of a Gaussian-product network."""
     network = trainer.task.final()
     if not isinstance(network, GaussianProductClassifier):
-        return
-    page.heading("What was learned")
+        return []
+    learned = []
     if network.patch > LARGE_PATCH:
         filters = network.filters().cpu()
-        strongest = filters.flatten(1).norm(dim=1).argsort(descending=True)
-        page.figure(
-            sheet_figure(filters[strongest], SHOWN_FILTERS),
-            f"Patch filters: weights of the first layer on patches of {network.patch} x "
-            f"{network.patch} pixels, largest norm first.",
-        )
+        strongest = filters.flatten(1).norm(dim=1).argsort(descending=True)[:SHOWN_FILTERS]
+        learned.append(_sheet(signed(filters[strongest]), "Patch filters: weights of the first "
+            f"layer on patches of {network.patch} x {network.patch} pixels, largest norm first; "
+            "orange is positive, blue negative.", min(16, len(strongest))))  # fmt: skip
     maps = network.anchor_maps().cpu()
     used = network.output.scores.weight.detach().cpu().norm(dim=0).argsort(descending=True)
-    chosen = maps[used]
-    page.figure(
-        sheet_figure(chosen - chosen.mean((1, 2), keepdim=True), SHOWN_ANCHORS),
-        "Anchors of the last layer at every position, minus their mean: one image per Gaussian, "
-        "the most important for the classes first.",
-    )
+    chosen = maps[used[:SHOWN_ANCHORS]]
+    anchors = signed(chosen - chosen.mean((1, 2), keepdim=True))
+    caption = ("Anchors of the last layer at every position, minus their mean: one image per "
+               "Gaussian, the most important for the classes first.")  # fmt: skip
+    learned.append(_sheet(anchors, caption, min(16, len(anchors))))
+    return learned

@@ -79,7 +79,7 @@ class GaussianProductClassifier(ImageClassifier):
             or `"vector"`, the distance to a vector for each Gaussian; see
             `kermix.networks.product_layers`.
         score_bias: Whether a constant is added to the scores.
-        path: `"auto"`, `"plain"`, `"lean"` or `"fused"`: see `GaussianLayer`.
+        path: `"plain"` or `"fast"`: see `GaussianLayer`.
         generator: Where initial weights come from.
 
     Example:
@@ -114,7 +114,7 @@ class GaussianProductClassifier(ImageClassifier):
         raw_pixels: bool = False,
         reading: str = "element",
         score_bias: bool = True,
-        path: ProductPath = "auto",
+        path: ProductPath = "fast",
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(shape, classes)

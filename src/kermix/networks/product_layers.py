@@ -8,52 +8,244 @@ The paper writes `||A y - W(t)||_2^2` for what becomes a vector of features, so 
 read in two ways: as the square of each element, with a number as anchor of each feature; or as a
 distance of vectors, with a vector as anchor of each feature, as in a radial basis network. Both
 are here; (24), which has a scalar function for each k, speaks for the first.
+
+Autograd through plain operations keeps five arrays of the size of `A y`. The fast path has
+backwards of its own that keep only this one, in its own precision, and take the exponential again;
+their pieces are plain functions, which `torch.compile` turns into a few passes over the memory.
 """
 
+import functools
 import math
+from collections.abc import Callable
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
-from kermix.checks import check_option, check_sizes, working_dtype
+from kermix.checks import check_option, check_sizes, triton_is_there, working_dtype
 from kermix.errors import ShapeError
-from kermix.networks.product_functions import (
-    chosen_path,
-    gaussian,
-    gaussian_norm,
-    gaussian_sums,
-    mean_square,
-)
+from kermix.kernels.means_compiled import compiler_is_there
 from kermix.settings import ProductPath
 
 __all__ = [
+    "PATHS",
     "GaussianLayer",
     "GaussianOutput",
     "anchor_distances",
+    "compiles",
+    "gaussian",
+    "gaussian_norm",
+    "gaussian_sums",
     "mean_anchor_distances",
+    "mean_square",
     "normalized_gaussian",
     "track_statistics",
 ]
 
-PATHS = ("auto", "plain", "lean", "fused")
+PATHS = get_args(ProductPath)
 LEAST_EXPONENT = -20.0
+
+
+def gaussian(u: Tensor, anchors: Tensor) -> Tensor:
+    """`exp(-(u - w)^2)`, in float32 at least.
+
+    Example:
+        >>> gaussian(torch.tensor([0.0, 1.0]), torch.tensor([0.0, 0.0]))
+        tensor([1.0000, 0.3679])
+    """
+    return torch.exp(-(u.to(working_dtype(u)) - anchors).square())
+
+
+def compiles(device: torch.device) -> bool:
+    """Whether the pieces are compiled: on a GPU that Triton and a compiler are there for."""
+    return device.type == "cuda" and triton_is_there() and compiler_is_there()
+
+
+def gaussian_norm(
+    u: Tensor,  # (B, T, F)
+    anchors: Tensor,  # (F,) or (T, F)
+    weight: Tensor,  # (F,)
+    bias: Tensor,  # (F,)
+    eps: float = 1e-5,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`exp(-(u - w)^2)` normalized over the first two axes, with its mean and variance.
+
+    The result has the precision of `u`; everything else is in float32 at least.
+    """
+    result: tuple[Tensor, Tensor, Tensor] = _GaussianNorm.apply(u, anchors, weight, bias, eps)
+    return result
+
+
+def mean_square(k: Tensor, anchors: Tensor) -> Tensor:  # (B, F)
+    """`(1/T) sum_t (k_t - w_t)^2` of k (B, T, F) and anchors (F,) or (T, F)."""
+    result: Tensor = _MeanSquare.apply(k, anchors)
+    return result
+
+
+def gaussian_sums(
+    u: Tensor,  # (B, T, F)
+    anchors: Tensor,  # (F,) or (T, F)
+    places: Tensor,  # (T, F)
+) -> tuple[Tensor, Tensor, Tensor]:  # (B, F) each
+    r"""Sums over positions of $e$, $e^2$ and $e\,w_t$, with `e = exp(-(u - a)^2)`.
+
+    All that a mean square of normalized Gaussians needs to know, in one pass over `u`.
+
+    Example:
+        >>> u, zero = torch.zeros(1, 2, 1), torch.zeros(1)
+        >>> [float(part) for part in gaussian_sums(u, zero, torch.tensor([[3.0], [4.0]]))]
+        [2.0, 2.0, 7.0]
+    """
+    result: tuple[Tensor, Tensor, Tensor] = _GaussianSums.apply(u, anchors, places)
+    return result
+
+
+@functools.cache
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    # Sizes are fixed, for aligned loads; past the compiler's limit of sizes it runs uncompiled.
+    return torch.compile(function, dynamic=False)
+
+
+def _piece(function: Callable[..., Any], u: Tensor) -> Callable[..., Any]:
+    return _compiled(function) if compiles(u.device) else function
+
+
+class _GaussianNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        u: Tensor,
+        anchors: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        eps: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        # Detached: the compiler would ask for the gradient of what is not a leaf, and be warned.
+        given = (t.detach() for t in (u, anchors, weight, bias))
+        result, mean, variance, scale = _piece(_norm_forward, u)(*given, eps)
+        ctx.save_for_backward(u, anchors, weight, mean, scale)
+        ctx.mark_non_differentiable(mean, variance)
+        ctx.set_materialize_grads(False)
+        return result, mean, variance
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return (None,) * 5
+        given = (t.detach() for t in (grad, *ctx.saved_tensors))
+        found = _piece(_norm_backward, grad)(*given)
+        return (*found, None)
+
+
+class _MeanSquare(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, k: Tensor, anchors: Tensor) -> Tensor:
+        ctx.save_for_backward(k, anchors)
+        found: Tensor = _piece(_square_forward, k)(k.detach(), anchors.detach())
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        given = (t.detach() for t in (grad, *ctx.saved_tensors))
+        found: tuple[Tensor, Tensor] = _piece(_square_backward, grad)(*given)
+        return found
+
+
+class _GaussianSums(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, u: Tensor, anchors: Tensor, places: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.save_for_backward(u, anchors, places)
+        given = (t.detach() for t in (u, anchors, places))
+        found: tuple[Tensor, Tensor, Tensor] = _piece(_sums_forward, u)(*given)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        u, anchors, places = (t.detach() for t in ctx.saved_tensors)
+        # Apart: sums over other axes in the same pass would make it a slow one.
+        to_u = _piece(_sums_backward, u)(*grads, u, anchors, places)
+        total = _piece(_summed, u)(to_u, anchors.ndim == 2)
+        return to_u, -total, _piece(_to_places, u)(grads[2], u, anchors)
+
+
+def _norm_forward(
+    u: Tensor, anchors: Tensor, weight: Tensor, bias: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    values = gaussian(u, anchors)
+    mean = values.mean((0, 1))
+    # Values lie between 0 and 1, so this loses nothing, and it is one pass over them.
+    variance = (values.square().mean((0, 1)) - mean.square()).clamp(min=0)
+    scale = torch.rsqrt(variance + eps)
+    return ((values - mean) * (scale * weight) + bias).to(u.dtype), mean, variance, scale
+
+
+def _norm_backward(
+    grad: Tensor, u: Tensor, anchors: Tensor, weight: Tensor, mean: Tensor, scale: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    grad = grad.to(working_dtype(grad))
+    away = u.to(working_dtype(u)) - anchors
+    values = torch.exp(-away.square())
+    unit = (values - mean) * scale
+    to_bias, to_weight = grad.sum((0, 1)), (grad * unit).sum((0, 1))
+    count = u.shape[0] * u.shape[1]
+    inner = (scale * weight) * (grad - to_bias / count - unit * (to_weight / count))
+    to_u = -2 * away * values * inner
+    to_anchors = -to_u.sum(0 if anchors.ndim == 2 else (0, 1))
+    return to_u.to(u.dtype), to_anchors, to_weight, to_bias
+
+
+def _square_forward(k: Tensor, anchors: Tensor) -> Tensor:
+    return (k.to(working_dtype(k)) - anchors).square().mean(1)
+
+
+def _square_backward(grad: Tensor, k: Tensor, anchors: Tensor) -> tuple[Tensor, Tensor]:
+    away = k.to(working_dtype(k)) - anchors
+    to_k = away * (grad * (2 / k.shape[1])).unsqueeze(1)
+    return to_k.to(k.dtype), -to_k.sum(0 if anchors.ndim == 2 else (0, 1))
+
+
+def _sums_forward(u: Tensor, anchors: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    values = gaussian(u, anchors)
+    return values.sum(1), values.square().sum(1), (values * places).sum(1)
+
+
+def _sums_backward(
+    of_sum: Tensor,
+    of_square: Tensor,
+    of_product: Tensor,
+    u: Tensor,
+    anchors: Tensor,
+    places: Tensor,
+) -> Tensor:
+    away = u.to(working_dtype(u)) - anchors
+    values = torch.exp(-away.square())
+    of_sum, of_square, of_product = (g.unsqueeze(1) for g in (of_sum, of_square, of_product))
+    of_values = of_sum + 2 * values * of_square + places * of_product
+    return (-2 * away * values * of_values).to(u.dtype)
+
+
+def _summed(to_u: Tensor, of_positions: bool) -> Tensor:
+    return to_u.to(working_dtype(to_u)).sum(0 if of_positions else (0, 1))
+
+
+def _to_places(of_product: Tensor, u: Tensor, anchors: Tensor) -> Tensor:  # (T, F)
+    return (gaussian(u, anchors) * of_product.unsqueeze(1)).sum(0)
 
 
 def normalized_gaussian(
     u: Tensor, anchors: Tensor, norm: nn.BatchNorm1d, path: ProductPath
 ) -> Tensor:
-    r"""`BN(exp(-(u - w)^2))` of u (B, T, F), in one of three ways that agree.
+    r"""`BN(exp(-(u - w)^2))` of u (B, T, F), in one of two ways that agree.
 
-    `"plain"` is written with torch's own operations, `"lean"` keeps only `u` for the backward
-    and `"fused"` compiles that as well; `"auto"` takes fused on a GPU and lean elsewhere.
+    `"plain"` is written with torch's own operations; `"fast"` keeps only `u` for the backward, and
+    is compiled on a GPU.
     """
-    way = chosen_path(path, u.device)
-    if way == "plain" or not norm.training:
+    if path == "plain" or not norm.training:
         values = gaussian(u, anchors)
         return norm(values.flatten(0, 1)).view_as(values).to(u.dtype)
-    result, mean, variance = gaussian_norm(
-        u, anchors, norm.weight, norm.bias, norm.eps, fused=way == "fused"
-    )
+    result, mean, variance = gaussian_norm(u, anchors, norm.weight, norm.bias, norm.eps)
     track_statistics(norm, mean, variance, u.shape[0] * u.shape[1])
     return result
 
@@ -100,7 +292,7 @@ class GaussianLayer(nn.Module):
         positions: int | None = None,
         *,
         inner: int | None = None,
-        path: ProductPath = "auto",
+        path: ProductPath = "fast",
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
@@ -154,7 +346,7 @@ class GaussianOutput(nn.Module):
             `exp(-(1/T) sum_t |k_t - W_j(t)|^2)`; None compares each feature with a number, and
             there are as many Gaussians as features.
         bias: Whether a constant is added to the outputs, which the paper's formula has not.
-        path: `"plain"`, `"lean"`, `"fused"` or `"auto"`.
+        path: How it is computed, see `normalized_gaussian`.
         generator: Where initial weights come from.
 
     Example:
@@ -175,7 +367,7 @@ class GaussianOutput(nn.Module):
         sharing: Tensor | None = None,
         inputs: int | None = None,
         bias: bool = True,
-        path: ProductPath = "auto",
+        path: ProductPath = "fast",
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
@@ -222,13 +414,12 @@ class GaussianOutput(nn.Module):
             anchors = self.position_anchors()
             anchors = anchors if at is None else anchors[at]
             _check_positions("k", k, anchors, of_positions=True)
-            way = chosen_path(self.path, k.device)
             if self.vectors:
                 mean = mean_anchor_distances(k, anchors)
-            elif way == "plain":
+            elif self.path == "plain":
                 mean = (k.to(working_dtype(k)) - anchors).square().mean(1)
             else:
-                mean = mean_square(k, anchors, fused=way == "fused")
+                mean = mean_square(k, anchors)
             return self._precise(mean)
 
     def _precise(self, mean: Tensor) -> Tensor:  # (B, width)
@@ -239,8 +430,7 @@ class GaussianOutput(nn.Module):
 
     def follows(self, layer: GaussianLayer) -> bool:
         """Whether `after_affine` may be taken: in training, of numbers as anchors."""
-        plain = chosen_path(self.path, self.anchors.device) == "plain"
-        return self.training and not (plain or self.vectors or layer.vectors)
+        return self.training and self.path == "fast" and not (self.vectors or layer.vectors)
 
     def after_affine(self, u: Tensor, layer: GaussianLayer, at: Tensor | None = None) -> Tensor:
         r"""The outputs from what the affine map of the last layer returns, (B, T, width).
@@ -257,8 +447,7 @@ class GaussianOutput(nn.Module):
             anchors = anchors if at is None else anchors[at]
             own = own if at is None or own.ndim == 1 else own[at]
             _check_positions("u", u, anchors, of_positions=True)
-            fused = chosen_path(self.path, u.device) == "fused"
-            sums, squares, products = gaussian_sums(u, own, anchors, fused=fused)
+            sums, squares, products = gaussian_sums(u, own, anchors)
             count, norm = u.shape[0] * u.shape[1], layer.norm
             mean = sums.sum(0) / count
             variance = (squares.sum(0) / count - mean.square()).clamp(min=0)

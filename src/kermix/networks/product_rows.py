@@ -10,7 +10,7 @@ Batch normalization of exponents, of which an exponential is taken: nothing may 
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Literal, TypeAlias, TypeGuard
+from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +18,7 @@ from torch.nn import functional
 
 from kermix.checks import check_option, check_sizes
 from kermix.errors import OptionError, ShapeError
-from kermix.networks.product_functions import gaussian
-from kermix.networks.product_fused import Buffers, LayerTensors, mean_square_distances
-from kermix.networks.product_layers import PATHS, normalized_gaussian, track_statistics
-from kermix.settings import ProductPath
+from kermix.networks.product_layers import gaussian, normalized_gaussian
 
 __all__ = [
     "FARTHEST_EXPONENT",
@@ -30,7 +27,6 @@ __all__ = [
     "GaussianProduct",
     "Precision",
     "ProductForm",
-    "RowPath",
     "VariableLayer",
 ]
 
@@ -70,11 +66,19 @@ class BoundedNorm(nn.BatchNorm1d):
 
 ProductForm: TypeAlias = Literal["variational", "product", "signed"]
 Precision: TypeAlias = Literal["one", "norm"]
-RowPath: TypeAlias = ProductPath | Literal["whole"]
 FORMS = ("variational", "product", "signed")
 # Added to the variance of a Gaussian, which is 1/4 at most. A variable that is constant but for a
 # few rows would else be so magnified in these that every product is zero there.
 EPSILON = 1e-2
+
+
+class LayerTensors(NamedTuple):
+    """What a layer of variables is made of; V variables, or members times variables."""
+
+    weight: Tensor  # (V, inputs, outputs)
+    anchors: Tensor  # (V, outputs)
+    scale: Tensor  # (V, outputs), of the batch normalization, as the next
+    shift: Tensor
 
 
 class VariableLayer(nn.Module):
@@ -88,7 +92,6 @@ class VariableLayer(nn.Module):
         inputs: Width of what comes in.
         outputs: Width of what goes out.
         shared: Whether all variables share A, as the pixels of an image do; W stays their own.
-        path: How it is computed, see `kermix.networks.product_layers.normalized_gaussian`.
         generator: Where initial weights come from.
 
     Example:
@@ -104,11 +107,9 @@ class VariableLayer(nn.Module):
         outputs: int,
         *,
         shared: bool = False,
-        path: ProductPath = "plain",
         generator: torch.Generator,
     ) -> None:
         super().__init__()
-        self.path: ProductPath = path
         maps = 1 if shared else variables
         bound = math.sqrt(3 / inputs)
         weight = torch.rand(maps, inputs, outputs, generator=generator) * 2 * bound - bound
@@ -120,7 +121,7 @@ class VariableLayer(nn.Module):
         """Gaussian features of each variable."""
         # A feature of a variable is a feature of its own, at the only position there is.
         u = self._affine(y).reshape(len(y), 1, -1)
-        found = normalized_gaussian(u, self.anchors.view(-1), self.norm, self.path)
+        found = normalized_gaussian(u, self.anchors.view(-1), self.norm, "plain")
         return found.view(len(y), *self.anchors.shape)
 
     def gaussians(self, y: Tensor) -> Tensor:  # (n, T, inputs) -> (n, T, outputs)
@@ -171,9 +172,6 @@ class GaussianProduct(nn.Module):
             terms of many variables differ little, since a mean of many squares does.
         shared: Whether all variables share the affine maps, as the positions of an image do.
         members: Number of independent functions side by side, as an axis before the outputs.
-        path: How the layers are computed; `"whole"` is the fastest for tables on a CPU, and
-            `"plain"` elsewhere and where it does not hold: all layers in one function, of which
-            there is a gradient with respect to the parameters, once.
         generator: Where initial weights come from.
 
     Example:
@@ -200,22 +198,17 @@ class GaussianProduct(nn.Module):
         precision: Precision = "one",
         shared: bool = False,
         members: int | None = None,
-        path: RowPath = "plain",
         generator: torch.Generator,
     ) -> None:
         super().__init__()
         check_option("form", form, FORMS)
         check_option("precision", precision, ("one", "norm"))
-        check_option("path", path, (*PATHS, "whole"))
         if precision == "norm" and form != "variational":
             raise OptionError(f"precision='norm' is for the variational form, not for {form!r}.")
         widths = [1] * variables if isinstance(variables, int) else list(variables)
         _check_variables(widths)
         check_sizes(outputs=outputs, terms=terms, width=width, depth=depth, members=members)
         self.widths, self.form, self.members = tuple(widths), form, members
-        self.path: RowPath = path
-        self.memory = Buffers()
-        within: ProductPath = "plain" if path == "whole" else path
         self.register_buffer("columns", _columns(widths), persistent=False)
         sizes = [max(widths), *[width] * (depth - 1), terms]
         every = (members or 1) * len(widths)
@@ -224,7 +217,7 @@ class GaussianProduct(nn.Module):
                 f"variables={widths}: variables of several widths cannot share their affine maps."
             )
         self.layers = nn.ModuleList(
-            VariableLayer(every, inputs, after, shared=shared, path=within, generator=generator)
+            VariableLayer(every, inputs, after, shared=shared, generator=generator)
             for inputs, after in itertools.pairwise(sizes)
         )
         with torch.no_grad():  # each variable is scaled by its own width, not by the widest
@@ -267,6 +260,10 @@ class GaussianProduct(nn.Module):
         With members: (n, E, T, K), and x may be (n, E, sum of widths), other rows for each.
         """
         y = self.variables(x)
+        if self.training and len(y) < 2:
+            raise ShapeError(
+                f"x has {len(y)} row in training: batch statistics need at least two."
+            )
         for layer in self.layers:
             y = layer(y)
         return y if self.members is None else y.unflatten(1, (self.members, len(self.widths)))
@@ -276,10 +273,6 @@ class GaussianProduct(nn.Module):
 
         With members: (n, E, K).
         """
-        if self._goes_whole(x):
-            size = self._whole_exponents(x).permute(2, 0, 1)
-            size = size if self.members is not None else size.squeeze(1)
-            return size, torch.ones_like(size)
         k = self.features(x)
         d = k - self.anchors.view(k.shape[1:])
         if self.form == "variational":
@@ -297,44 +290,8 @@ class GaussianProduct(nn.Module):
 
     def forward(self, x: Tensor | Sequence[Tensor]) -> Tensor:
         """The value of the function: (n, outputs), or (n,) where outputs is None."""
-        if self._goes_whole(x) and self.members is not None and self.outputs is not None:
-            terms = self._whole_exponents(x).exp_()
-            return torch.bmm(self.coefficients, terms).permute(2, 0, 1)
         size, sign = self.log_terms(x)
         return self._summed(size.exp() * sign)
-
-    def _goes_whole(self, x: Tensor | Sequence[Tensor]) -> TypeGuard[Tensor]:
-        if self.path != "whole" or self.form == "signed" or not isinstance(x, Tensor):
-            return False
-        # Layers whose statistics are frozen, or not, go layer by layer.
-        if any(module.training != self.training for module in self.layers.modules()):
-            return False
-        graph = torch.is_grad_enabled()
-        return x.device.type == "cpu" and not (graph and (x.requires_grad or not self.training))
-
-    def _whole_exponents(self, x: Tensor) -> Tensor:  # (E, K, n)
-        """The logarithms of the terms."""
-        y = self.variables(x).permute(1, 2, 0)
-        layers = [layer for layer in self.layers if isinstance(layer, VariableLayer)]
-        statistics = None if self.training else [layer.statistics() for layer in layers]
-        squares, found = mean_square_distances(
-            y,
-            [layer.tensors() for layer in layers],
-            self.anchors,
-            members=self.members or 1,
-            epsilons=[layer.norm.eps for layer in layers],
-            buffers=self.memory,
-            statistics=statistics,
-        )
-        if statistics is None:
-            for layer, (mean, variance) in zip(layers, found, strict=True):
-                track_statistics(layer.norm, mean.view(-1), variance.view(-1), len(x))
-        if self.form == "product":
-            return squares * -float(len(self.widths))
-        size = -squares
-        if self.norm is not None:
-            size = self.norm(size.view(1, -1, len(x))).view_as(size)
-        return size
 
     def log_abs(self, x: Tensor | Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Logarithm of the absolute value, and the sign: finite where the value underflows."""

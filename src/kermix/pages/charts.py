@@ -3,12 +3,14 @@
 They are sharp at any width, take the colors of the page, and are described for screen readers.
 """
 
+import base64
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from kermix.pages.page import Card
 from kermix.pages.plot import (
     KINDS,
     LETTER,
@@ -18,12 +20,14 @@ from kermix.pages.plot import (
     Svg,
     Ticks,
     anchor_of,
+    cells,
     drawing,
     tag,
     text_at,
 )
 
-__all__ = ["Bins", "bars", "column_chart", "gauge", "heat", "histogram"]
+__all__ = ["CARD", "Bins", "bars", "column_chart", "confusion", "curves", "gauge", "heat",
+           "histogram", "picture", "training"]  # fmt: skip
 
 CARD = 260  # width of a small chart in pixels: convention
 
@@ -231,12 +235,7 @@ def heat(
     wide, top = (WIDE - left) / columns, 18.0 * bool(up[0])
     tall = min((WIDE - left) * 0.75 / rows, 2 * wide, 40.0)
     ends = left + wide * np.arange(columns + 1), top + tall * np.arange(rows, -1, -1)
-    levels = np.round(np.nan_to_num(values).clip(-1, 1) * 12).astype(int)  # steps of color
-    shapes = [
-        tag("path", d=_cells(levels == level, *ends),
-            kind=f"cell {kind if level > 0 else 'one'}", fill_opacity=abs(level) / 12)
-        for level in np.unique(levels[levels != 0]).tolist()
-    ]  # fmt: skip
+    levels, shapes = cells(values, *ends, kind)
     floor = float(ends[1][0])
     shapes.append(tag("rect", kind="frame", x=left, y=top, width=WIDE - left, height=floor - top))
     for i, line in enumerate(texts):
@@ -258,14 +257,55 @@ def heat(
     return drawing(WIDE, floor + below, about, shapes)
 
 
-def _cells(cells: np.ndarray, xs: np.ndarray, ys: np.ndarray) -> str:
-    """Outlines of the runs of true cells in each row."""
-    padded = np.pad(cells, ((0, 0), (1, 1))).astype(np.int8)
-    pieces = []
-    for line, low, high in zip(np.diff(padded, axis=1), ys, ys[1:], strict=False):
-        for begin, end in zip(np.flatnonzero(line > 0), np.flatnonzero(line < 0), strict=True):
-            pieces.append(f"M{xs[begin]:.1f},{low:.1f}V{high:.1f}H{xs[end]:.1f}V{low:.1f}z")
-    return "".join(pieces)
+def confusion(counts: np.ndarray, names: Sequence[str]) -> Svg:  # (true, predicted)
+    """How often each class was taken for each: shares of the true class, in rows from the top."""
+    shares = counts / np.maximum(1, counts.sum(1, keepdims=True))
+    few = len(names) <= 12  # numbers can be read: convention
+    ticks = [((k + 0.5) / len(names), name) for k, name in enumerate(names)]
+    shown = ticks[:: -(-len(ticks) // 12)]
+    # The square root shows rare mistakes beside the diagonal.
+    texts = [[f"{n}" if n else "" for n in line] for line in counts[::-1].tolist()] if few else ()
+    up = [(1 - place, name) for place, name in shown]
+    return heat(np.sqrt(shares[::-1]), ("predicted class", shown), ("true class", up),
+                "True and predicted classes", texts)  # fmt: skip
+
+
+def curves(
+    lines: Mapping[str, Sequence[tuple[float, float]]], across: str, up: str, about: str
+) -> Svg:
+    """Lines by name, as of a training: pairs of a step and a number."""
+    points = {name: np.array(pairs, float).reshape(-1, 2) for name, pairs in lines.items()}
+    every = np.concatenate(list(points.values()))
+    plot = Plot(Axis.over(every[:, 0], label=across), Axis.over(every[:, 1], label=up), about)
+    for (name, pairs), kind in zip(points.items(), KINDS, strict=False):
+        plot.line(pairs[:, 0], pairs[:, 1], kind, name)
+        if len(pairs) <= 12:  # a line of one point cannot be seen: convention
+            plot.dots(pairs[:, 0], pairs[:, 1], kind, size=5)
+    return plot.svg()
+
+
+def training(history: Sequence[Mapping[str, float]], metric: str) -> list[Card]:
+    """How a training went that ends with a likelihood: its metric, and the loss of each stage."""
+    seen = [row for row in history if math.isfinite(row["metric"])]
+    stages = {
+        "autoencoder": [row for row in history if not math.isfinite(row["metric"])],
+        "cost on samples": [row for row in seen if row["variance"] > 0],
+        "likelihood, up to a constant": [row for row in seen if row["variance"] == 0],
+    }
+    losses = {
+        name: [(r["step"], r["loss"]) for r in rows] for name, rows in stages.items() if rows
+    }
+    metrics = [(row["step"], row["metric"]) for row in seen]
+    rises = "It rises as the variance falls." if "cost on samples" in losses else ""
+    return [Card(metric, curves({"": metrics}, "step", "", f"{metric} in training")),
+            Card("Loss", curves(losses, "step", "", "The loss in training"), rises)]  # fmt: skip
+
+
+def picture(png: bytes, pixels: np.ndarray, about: str) -> Svg:
+    """A picture among charts."""
+    height, width = pixels.shape[:2]
+    data = "data:image/png;base64," + base64.b64encode(png).decode("ascii")
+    return drawing(width, height, about, [tag("image", href=data, width=width, height=height)])
 
 
 def gauge(value: float, interval: tuple[float, float], shown: str, about: str) -> Svg:

@@ -7,6 +7,7 @@ comes the evidence, and last how to repeat it. Templates escape all text.
 import base64
 import math
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,7 +18,7 @@ from kermix.errors import MissingExtraError
 from kermix.files import whole_file
 from kermix.pages.plot import Svg
 
-__all__ = ["Card", "Page", "Repeat", "render"]
+__all__ = ["Card", "Page", "Repeat", "render", "save_charts"]
 
 
 class Card(NamedTuple):
@@ -41,6 +42,29 @@ class Repeat(NamedTuple):
     command: str
     facts: Sequence[tuple[str, Any]] = ()
     settings: Sequence[tuple[str, Any]] = ()
+
+    @classmethod
+    def of(
+        cls,
+        command: str,
+        made: Mapping[str, Any],
+        settings: Mapping[str, Any] | None = None,
+        seed: int | None = None,
+    ) -> "Repeat":
+        """A command with where it was given.
+
+        Args:
+            command: What was typed.
+            made: Machine, versions, commit and directory.
+            settings: All that was chosen, by name.
+            seed: Of all draws, if there were any.
+        """
+        versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items())
+        seeds = [] if seed is None else [("seed", str(seed))]
+        facts = [*seeds, ("directory", made["directory"]), ("commit", made["commit"]),
+                 ("machine", made["machine"]["gpu"] or made["machine"]["cpu"]),
+                 ("versions", versions)]  # fmt: skip
+        return cls(command, facts, list((settings or {}).items()))
 
 
 @dataclass(frozen=True)
@@ -77,6 +101,23 @@ class Page:
         return path
 
 
+def save_charts(cards: Sequence[Card], path: Path, about: str, gap: int = 24) -> Path:
+    """Write charts side by side as an SVG file, which takes the colors of where it is shown."""
+    placed, x, tallest = [], gap, 0.0
+    for card in cards:
+        size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', card.chart)
+        assert size is not None
+        width, height = float(size[1]), float(size[2])
+        placed.append((card, x, gap + 12, width, height))
+        x, tallest = x + int(width) + gap, max(tallest, height)
+    shown = render(
+        "figure.svg.j2", placed=placed, about=about, width=x, height=tallest + 2 * gap + 12
+    )
+    with whole_file(path) as part:
+        part.write_text(shown, encoding="utf-8")
+    return path
+
+
 def render(name: str, **shown: Any) -> str:
     """What a template says of something."""
     return str(_environment().get_template(name).render(shown))
@@ -92,7 +133,8 @@ def _environment() -> Any:
         loader=PackageLoader("kermix.pages"), autoescape=True, trim_blocks=True,
         lstrip_blocks=True, undefined=StrictUndefined,
     )  # fmt: skip
-    found.filters |= {"shown": _shown, "base64": _base64, "sentences": _sentences}
+    found.filters |= {"shown": _shown, "base64": _base64, "sentences": _sentences,
+                      "quoted": shlex.quote}  # fmt: skip
     return found
 
 

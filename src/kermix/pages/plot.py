@@ -23,6 +23,7 @@ __all__ = [
     "Svg",
     "Ticks",
     "anchor_of",
+    "cells",
     "drawing",
     "short",
     "tag",
@@ -242,6 +243,14 @@ class Plot:
         path = _path(self._at(xs, np.maximum(ys, self.y.low)))
         return self._add(path, f"{'area' if filled else 'line'} {kind} step", name)
 
+    def field(self, values: np.ndarray, kind: str) -> "Plot":
+        """A table of numbers from -1 to 1, from the lowest row, over the whole plot."""
+        rows, columns = values.shape
+        xs = np.linspace(self.left, self.right, columns + 1)
+        ys = np.linspace(self.floor, self.top, rows + 1)
+        self._shapes += cells(values, xs, ys, kind)[1]
+        return self
+
     def rule(self, *, x: float | None = None, y: float | None = None, name: str = "") -> "Plot":
         """A thin line across the whole plot, to compare with."""
         if y is not None:
@@ -277,6 +286,35 @@ class Plot:
         return drawing(self.width, tall, self.about, [*shapes, *self._shapes, *legend])
 
 
+def cells(
+    values: np.ndarray, xs: np.ndarray, ys: np.ndarray, kind: str
+) -> tuple[np.ndarray, list[str]]:
+    """Colored cells between some ends, and the steps of their colors.
+
+    Args:
+        values: From the lowest row; -1 to 1, NaN where nothing is.
+        xs: Ends of the columns.
+        ys: Ends of the rows.
+        kind: The color of numbers above zero.
+    """
+    levels = np.round(np.nan_to_num(values).clip(-1, 1) * 12).astype(int)
+    return levels, [
+        tag("path", d=_outlines(levels == level, xs, ys),
+            kind=f"cell {kind if level > 0 else 'one'}", fill_opacity=abs(level) / 12)
+        for level in np.unique(levels[levels != 0]).tolist()
+    ]  # fmt: skip
+
+
+def _outlines(inside: np.ndarray, xs: np.ndarray, ys: np.ndarray) -> str:
+    """Outlines of the runs of true cells in each row."""
+    padded = np.pad(inside, ((0, 0), (1, 1))).astype(np.int8)
+    pieces = []
+    for line, low, high in zip(np.diff(padded, axis=1), ys, ys[1:], strict=False):
+        for begin, end in zip(np.flatnonzero(line > 0), np.flatnonzero(line < 0), strict=True):
+            pieces.append(f"M{xs[begin]:.1f},{low:.1f}V{high:.1f}H{xs[end]:.1f}V{low:.1f}z")
+    return "".join(pieces)
+
+
 def _path(at: np.ndarray) -> str:
     pieces, begun = [], False
     for x, y in at:
@@ -297,10 +335,13 @@ def _legend(
         wide = 26 + LETTER * min(len(name), 45) + 10
         if x > left and x + wide > right:
             x, y = left, y + 16
-        solid = kind.startswith(("area", "band"))
+        path, wide_stroke = f"M{x:.1f},{y:.1f}h18", None
+        if kind.startswith("dots"):
+            path, wide_stroke = f"M{x + 9:.1f},{y:.1f}h0", 7
+        elif kind.startswith(("area", "band")):
+            wide_stroke = 8
         shapes += [
-            tag("path", d=f"M{x:.1f},{y:.1f}h18", kind=kind.replace("area", "band"),
-                 stroke_width=8 if solid else 6 if kind.startswith("dots") else None),
+            tag("path", d=path, kind=kind.replace("area", "band"), stroke_width=wide_stroke),
             text_at(x + 24, y + 4, name, "", 45),
         ]  # fmt: skip
         x += wide

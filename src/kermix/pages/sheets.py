@@ -11,7 +11,7 @@ from torch import Tensor
 from kermix.errors import MissingExtraError
 from kermix.files import whole_file
 
-__all__ = ["grid_over", "png_bytes", "save_png", "sheet"]
+__all__ = ["grid_over", "png_bytes", "save_png", "sheet", "signed"]
 
 
 def grid_over(
@@ -63,6 +63,23 @@ def sheet(images: Tensor, across: int = 10, gap: int = 1) -> np.ndarray:  # (n, 
         top, left = (i // across) * (height + gap), (i % across) * (width + gap)
         shown[top : top + height, left : left + width] = picture
     return shown
+
+
+BLUE, WHITE, ORANGE = (0.0, 0.447, 0.698), (1.0, 1.0, 1.0), (0.835, 0.369, 0.0)
+
+
+def signed(images: Tensor) -> Tensor:  # (n, h, w) or (n, c, h, w) -> (n, 3, h, w)
+    """Images of any numbers as colors, each on its own scale: white is zero, orange positive.
+
+    Example:
+        >>> signed(torch.tensor([[[-2.0, 0.0, 2.0]]]))[0, 0, 0]
+        tensor([0.0000, 1.0000, 0.8350])
+    """
+    one = images.float().mean(1) if images.ndim == 4 else images.float()
+    strength = one / one.abs().amax((1, 2), keepdim=True).clamp(min=1e-30)
+    blue, white, orange = (torch.tensor(c).view(3, 1, 1) for c in (BLUE, WHITE, ORANGE))
+    end = torch.where(strength[:, None] < 0, blue, orange)
+    return white + strength[:, None].abs() * (end - white)
 
 
 def png_bytes(array: np.ndarray, zoom: int = 2) -> bytes:

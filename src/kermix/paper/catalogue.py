@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kermix.errors import OptionError, RunError
-from kermix.pages.report import Report
+from kermix.pages.page import Page, Repeat
 from kermix.paper.artefact import Claim, Record, Rows, Tick, files_of, ignore, read_record
 from kermix.runs.provenance import write_json
 
@@ -36,44 +36,31 @@ def claim_rows(record: Record) -> list[tuple[str, str, str, str]]:
 def write_page(folder: Path, records: Sequence[Record]) -> Path:
     """Write `index.html`, which holds everything that it shows."""
     claims = [claim for record in records for claim in record["claims"]]
-    seen = sum(claim["holds"] for claim in claims)
-    page = Report(
-        "The paper, reproduced",
-        f"Hu and Principe, A Family of Kernelized Matrix Costs for Multiple-Output Mixture "
-        f"Neural Networks. {seen} of {len(claims)} claims confirmed. Each is decided by a rule "
-        "from the numbers in the files next to this page.",
-    )
-    missed = [
-        (record["paper"], text)
-        for record in records
-        for verdict, text, _, _ in claim_rows(record)
-        if verdict != "Confirmed"
-    ]
-    if missed:
-        page.heading("Not confirmed")
-        page.table(("", "claim"), missed, text=True)
-    for record in records:
-        page.heading(f"{record['title']} ({record['paper']})")
-        if record["quick"]:
-            page.text("Quick version: fewer seeds, steps and points than the full one.")
-        page.image((folder / f"{record['paper']}.png").read_bytes(), record["caption"])
-        page.table(("", "claim", "rule", "numbers"), claim_rows(record), text=True)
-        for note in record["notes"]:
-            page.text(note)
-        for name, rows in record["tables"].items():
-            if 0 < len(rows) <= MOST_ROWS:
-                page.text(f"{name.capitalize()}:")
-                page.table(list(rows[0]), _cells(rows))
-        machine = record["machine"]
-        where = machine["gpu"] or f"{machine['cores']} cores of {machine['cpu']}"
-        page.text(f"{record['seconds']:.0f} seconds on {where}, commit {record['commit']}.")
-    page.heading("Settings")
-    for record in records:
-        page.text(record["paper"])
-        page.table(("setting", "value"), list(record["settings"].items()), text=True)
-    page.heading("Repeat it")
-    page.code("\n".join(dict.fromkeys(record["command"] for record in records)))
-    return page.save(folder / PAGE)
+    commands = dict.fromkeys(record["command"] for record in records)
+    page = Page("paper", "The paper, reproduced", {
+        "claims": len(claims),
+        "confirmed": sum(claim["holds"] for claim in claims),
+        "missed": [(record["paper"], text) for record in records
+                   for verdict, text, _, _ in claim_rows(record) if verdict != "Confirmed"],
+        "records": [_shown(record, folder) for record in records],
+    })  # fmt: skip
+    return page.repeated_by(Repeat("\n".join(commands))).save(folder / PAGE)
+
+
+def _shown(record: Record, folder: Path) -> dict[str, Any]:
+    """What the page shows of a figure or table."""
+    machine = record["machine"]
+    where = machine["gpu"] or f"{machine['cores']} cores of {machine['cpu']}"
+    tables = [(name, list(rows[0]), _cells(rows)) for name, rows in record["tables"].items()
+              if 0 < len(rows) <= MOST_ROWS]  # fmt: skip
+    return {
+        **record,
+        "png": (folder / f"{record['paper']}.png").read_bytes(),
+        "claims": claim_rows(record),
+        "tables": tables,
+        "settings": list(record["settings"].items()),
+        "made": f"{record['seconds']:.0f} seconds on {where}, commit {record['commit']}.",
+    }
 
 
 def _cells(rows: Rows) -> list[list[object]]:

@@ -20,7 +20,7 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from kermix.errors import RunError
-from kermix.pages.figures import sheet as image_sheet
+from kermix.pages.sheets import sheet as image_sheet
 from kermix.paper.artefact import (
     BEST,
     NO_DIFFICULTIES,

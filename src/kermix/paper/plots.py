@@ -1,4 +1,7 @@
-"""What the paper's figures share: a sheet of panels in the colours of `kermix.pages.figures`."""
+"""What the paper's figures share: a sheet of panels, and colours.
+
+Colours are those of Okabe and Ito, told apart by every kind of colour vision.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -6,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kermix.errors import MissingExtraError
-from kermix.pages.figures import COLOURS, INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,8 +26,8 @@ __all__ = [
     "sheet",
 ]
 
-BLUE, ORANGE, GREEN, PINK, YELLOW, SKY, _ = COLOURS["light"]
-INK_COLOUR, _, GREY = INK["light"]
+BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+INK_COLOUR, GREY = "#1a1a1a", "#d0d0d0"
 # The same colour for the same cost in every figure.
 COST_COLOURS = {"svd": BLUE, "scalar": ORANGE, "vector": GREEN, "matrix": PINK}
 

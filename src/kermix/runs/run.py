@@ -24,6 +24,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar, cast
 
 from kermix.distributed.loss import Strategy
 from kermix.environment import __version__, is_rank
+from kermix.pages.page import Page, Repeat
 from kermix.runs.folder import (
     begin_folder,
     check_trained,
@@ -290,6 +291,27 @@ class Run(ABC):
     def command(self) -> str:
         """The command that started this run, to be typed again in the same directory."""
         return shlex.join(self.config["command"])
+
+    def write_page(
+        self,
+        template: str,
+        title: str,
+        shown: Mapping[str, Any],
+        found: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write `report.html`: what a template shows, and how the run is repeated.
+
+        Args:
+            template: Its name in `pages/templates`.
+            title: Heading of the page.
+            shown: What the template shows, by name.
+            found: Settings that were left to the data, by name.
+        """
+        made, settings = self.config["environment"], {**self.settings.as_json(), **(found or {})}
+        content = {"folder": str(self.folder), "made_by": f"kermix {self.config['kermix']}",
+                   "notes": self.config.get("notes", []), **shown}  # fmt: skip
+        repeat = Repeat.of(self.command(), made, settings)
+        Page(template, title, content).repeated_by(repeat).save(self.folder / "report.html")
 
     @abstractmethod
     def shown(self, row: Row) -> dict[str, str]:

@@ -1,4 +1,8 @@
-"""Expectation-maximization of Gaussian mixtures with free covariances, one product each way.
+"""Expectation-maximization of Gaussian mixtures, wherever kermix does it.
+
+Mixtures with free covariances of rows (`em`), starting from scikit-learn's k-means; mixtures that
+are a network's parameters, with thousands of components and on any device (`em_pass`); and sums of
+products of mixtures (`product_em_pass`).
 
 The log-density of a Gaussian is linear in the features $x$ and $x_i x_j$, and its moments are
 their means. So a pass is two products of matrices with features that are computed once: one gives
@@ -7,47 +11,63 @@ not filled in: for each pattern of them, conditional means and covariances stand
 """
 
 import math
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import torch
 from torch import Tensor
 
 from kermix.checks import rows_at_once
+from kermix.errors import ShapeError
 from kermix.mixtures.mixture import GaussianMixture, gap_patterns
+from kermix.networks.mixture_networks import MixtureTable, ProductMixture, part_log_densities
 
 __all__ = [
     "KINDS",
     "PASSES",
-    "REVIVING_PASSES",
+    "RESTARTING_PASSES",
     "RIDGE",
     "CovarianceName",
     "EMRows",
+    "EMRowsWithGaps",
     "EMState",
     "completed",
-    "first_state",
-    "improved",
-    "improved_with_gaps",
-    "maximized",
+    "em",
+    "em_pass",
+    "kmeans_start",
+    "product_em_pass",
 ]
 
 CovarianceName: TypeAlias = Literal["isotropic", "diagonal", "low-rank", "full"]
 KINDS: tuple[CovarianceName, ...] = get_args(CovarianceName)
-# Reasoned, no record; the ridge is scikit-learn's.
+# Conventions: passes, tolerance and ridge are scikit-learn's; of the others there is no record.
 PASSES, TOLERANCE = 100, 1e-3  # nats a pass
+TOLERANCE_WITH_GAPS = 1e-5  # a pass gains the less the more is missing
 RIDGE = 1e-6  # of a column's variance: what covariances have at least
 RANK = 8
 NUMBERS_KEPT = 2**25  # features
 LEAST_MASS = 10.0  # rows: a component with fewer is started anew
-REVIVING_PASSES = 8
+RESTARTING_PASSES = 8
 PRIOR_ROWS = 0.1  # rows with the usual variances that every component has besides its own
+KMEANS_PASSES = 8
 ROUNDING = 4 * torch.finfo(torch.float64).eps
+
+
+class Moments(NamedTuple):
+    """What an expectation step finds: log-densities, and sums weighted by responsibilities."""
+
+    log_densities: Tensor  # (N,)
+    mass: Tensor  # (K,), responsibilities
+    sums: Tensor  # (K, features)
 
 
 class EMRows:
     """Rows on a common scale and their features: `x`, and `x_i x_j` or, diagonal, `x_i^2`."""
+
+    tolerance = TOLERANCE
 
     def __init__(self, values: Tensor, kind: CovarianceName) -> None:  # (N, d)
         self.values = values
@@ -85,6 +105,50 @@ class EMRows:
             part = slice(start, start + step)
             yield part, self._kept[part] if keep else self.features(self.values[part])
 
+    def moments(self, state: "EMState") -> Moments:
+        """The expectation step."""
+        constant, factors = state.natural(self)
+        mass, sums = torch.zeros_like(constant), torch.zeros_like(factors)
+        log_densities = self.values.new_empty(len(self))
+        for part, features in self.blocks(len(constant)):
+            logs = torch.addmm(constant, features, factors.T)
+            largest = logs.amax(1, keepdim=True)
+            responsibility = logs.sub_(largest).exp_()
+            total = responsibility.sum(1, keepdim=True)
+            log_densities[part] = (total.log() + largest).squeeze(1)
+            responsibility /= total
+            mass += responsibility.sum(0)
+            sums += responsibility.T @ features
+        return Moments(log_densities, mass, sums)
+
+
+class EMRowsWithGaps(EMRows):
+    """Rows with missing cells (NaN), which are integrated out."""
+
+    tolerance = TOLERANCE_WITH_GAPS
+
+    @cached_property
+    def _patterns(self) -> list[tuple[Tensor, Tensor]]:
+        return list(gap_patterns(self.values))
+
+    def moments(self, state: "EMState") -> Moments:
+        """The expectation step."""
+        mass = torch.zeros_like(state.log_weights)
+        sums = state.means.new_zeros(len(mass), self.width)
+        log_densities = self.values.new_empty(len(self))
+        i, j = self.pairs
+        for seen, places in self._patterns:
+            for part in places.split(rows_at_once(state.means.numel())):
+                logs, mean, rest = _conditionals(self.values[part], seen, state)
+                log_densities[part] = logs.logsumexp(0)
+                share = (logs - log_densities[part]).exp()  # (K, n)
+                mass += share.sum(1)
+                second = (share.unsqueeze(2) * mean).mT @ mean
+                second += share.sum(1)[:, None, None] * rest
+                first = (share.unsqueeze(2) * mean).sum(1)
+                sums += torch.cat([first, second[:, i, j]], 1)
+        return Moments(log_densities, mass, sums)
+
 
 @dataclass(frozen=True)
 class EMState:
@@ -121,73 +185,72 @@ class EMState:
         return torch.cat([torch.addmm(constant, f, factors.T).logsumexp(1) for _, f in blocks])
 
 
-def first_state(
-    rows: EMRows, components: int, generator: torch.Generator, lean: float = 0.0
+def kmeans_start(
+    rows: EMRows, components: int, generator: torch.Generator, shrinkage: float = 0.0
 ) -> EMState:
-    """Clusters of k-means, which start at rows far from each other."""
-    values = rows.values
-    label = _nearest(values, _centres(values, components, generator))
-    mass = torch.bincount(label, minlength=components).to(values)
-    sums = values.new_zeros(components, rows.width)
+    """The state of the clusters that k-means finds in a few passes."""
+    from sklearn.cluster import KMeans
+    from threadpoolctl import threadpool_limits
+
+    seed = int(torch.randint(2**31 - 1, (), generator=generator))
+    clusters = min(components, len(rows))  # a component without rows has hardly any weight
+    model = KMeans(clusters, n_init=1, max_iter=KMEANS_PASSES, random_state=seed)
+    # Of several threads, the order of sums would differ from run to run.
+    with threadpool_limits(1), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # equal rows, of which fewer clusters can be made
+        found = model.fit(rows.values.cpu().numpy()).labels_
+    label = torch.as_tensor(found, dtype=torch.long, device=rows.values.device)
+    mass = torch.bincount(label, minlength=components).to(rows.values)
+    sums = rows.values.new_zeros(components, rows.width)
     for part, features in rows.blocks(components):
         sums.index_add_(0, label[part], features)
-    return maximized(rows, mass, sums, lean)
+    return _m_step(rows, mass, sums, shrinkage)
 
 
-def improved(
-    rows: EMRows, state: EMState, passes: int, lean: float = 0.0, reviving: int = 0
+def em(
+    rows: EMRows, state: EMState, passes: int, shrinkage: float = 0.0, restarting: int = 0
 ) -> tuple[EMState, int]:
-    """Passes of expectation-maximization until they gain little; a single component needs one.
+    """Passes of expectation-maximization until they gain little.
 
     Args:
         rows: The data.
         state: From where to go on.
         passes: How many, at most.
-        lean: Correlations lean toward those that components have on average, as if each had
-            this many rows with them.
-        reviving: In so many first passes, components with hardly any rows are started anew: one
+        shrinkage: Correlations are drawn toward those that components have on average, as if each
+            had this many rows with them.
+        restarting: In so many first passes, components with hardly any rows are started anew: one
             that is as small afterwards has rows of its own.
 
     Returns:
         The state and the number of passes.
     """
     before = -math.inf
+    alone = len(state.means) == 1 and not isinstance(rows, EMRowsWithGaps)  # one pass is all
     for done in range(1, passes + 1):
-        constant, factors = state.natural(rows)
-        mass, sums = torch.zeros_like(constant), torch.zeros_like(factors)
-        likelihood = rows.values.new_empty(len(rows))
-        for part, features in rows.blocks(len(constant)):
-            logs = torch.addmm(constant, features, factors.T)
-            largest = logs.amax(1, keepdim=True)
-            responsibility = logs.sub_(largest).exp_()
-            total = responsibility.sum(1, keepdim=True)
-            likelihood[part] = (total.log() + largest).squeeze(1)
-            responsibility /= total
-            mass += responsibility.sum(0)
-            sums += responsibility.T @ features
-        revived = done <= reviving and _revive(rows, likelihood, mass, sums)
-        state = maximized(rows, mass, sums, lean)
-        now = float(likelihood.mean())
-        if (abs(now - before) < TOLERANCE and not revived) or len(state.means) == 1:
+        log_densities, mass, sums = rows.moments(state)
+        restarted = done <= restarting and _restart_empty(rows, log_densities, mass, sums)
+        state = _m_step(rows, mass, sums, shrinkage)
+        now = float(log_densities.mean())
+        if (abs(now - before) < rows.tolerance and not restarted) or alone:
             return state, done
         before = now
     return state, passes
 
 
-def _revive(rows: EMRows, likelihood: Tensor, mass: Tensor, sums: Tensor) -> bool:
+def _restart_empty(rows: EMRows, log_densities: Tensor, mass: Tensor, sums: Tensor) -> bool:
     """Components with hardly any rows get some of those that the mixture likes least."""
     poor = (mass < min(LEAST_MASS, len(rows) / 2)).nonzero().flatten()
     if not len(poor) or len(poor) == len(mass):
         return False
     take = max(1, min(2 * int(LEAST_MASS), len(rows) // (2 * len(poor))))
-    worst = likelihood.topk(take * len(poor), largest=False).indices
+    worst = log_densities.topk(take * len(poor), largest=False).indices
     given = rows.features(rows.values[worst]).unflatten(0, (len(poor), take))
     mass[poor] += 0.5 * take
     sums[poor] += 0.5 * given.sum(1)
     return True
 
 
-def maximized(rows: EMRows, mass: Tensor, sums: Tensor, lean: float) -> EMState:
+def _m_step(rows: EMRows, mass: Tensor, sums: Tensor, shrinkage: float) -> EMState:
     """The likeliest state, from each component's mass and sums of features."""
     mass = mass.clamp(min=1e-10)
     moments = sums / mass.unsqueeze(1)
@@ -211,9 +274,9 @@ def maximized(rows: EMRows, mass: Tensor, sums: Tensor, lean: float) -> EMState:
     deviations = variances.sqrt()
     found /= deviations.unsqueeze(2) * deviations.unsqueeze(1)
     found.diagonal(dim1=-2, dim2=-1).fill_(1)
-    if lean:
+    if shrinkage:
         common = (weights.reshape(-1, 1, 1) * found).sum(0)
-        found += (lean / (mass + lean)).reshape(-1, 1, 1) * (common - found)
+        found += (shrinkage / (mass + shrinkage)).reshape(-1, 1, 1) * (common - found)
     deviations = widened.sqrt()
     found *= deviations.unsqueeze(2) * deviations.unsqueeze(1)
     if rows.kind == "low-rank":
@@ -233,82 +296,13 @@ def _low_rank(covariances: Tensor) -> Tensor:
     return (vectors * kept.unsqueeze(1)) @ vectors.mT
 
 
-def _centres(rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Rows far from each other, as k-means++ draws them, then a few passes of k-means."""
-    chosen = [int(torch.randint(len(rows), (1,), generator=generator))]
-    nearest = (rows - rows[chosen[0]]).square().sum(1)
-    while len(chosen) < count:
-        # All rows are taken where nothing is left: equal ones are.
-        weights = nearest if bool(nearest.sum() > 0) else torch.ones_like(nearest)
-        chosen.append(int(torch.multinomial(weights, 1, generator=generator)))
-        nearest = torch.minimum(nearest, (rows - rows[chosen[-1]]).square().sum(1))
-    centres = rows[chosen]
-    for _ in range(8 if count > 1 else 0):
-        label = _nearest(rows, centres)
-        mass = torch.bincount(label, minlength=count).to(rows).unsqueeze(1)
-        sums = torch.zeros_like(centres).index_add(0, label, rows)
-        centres = torch.where(mass > 0, sums / mass.clamp(min=1), centres)
-    return centres
-
-
-def _nearest(rows: Tensor, centres: Tensor) -> Tensor:  # (N,)
-    return torch.addmm(centres.square().sum(1), rows, centres.T, alpha=-2).argmin(1)
-
-
-# Reasoned, no record.
-MISSING_CELLS_TOLERANCE = 1e-5  # nats a pass, which gains the less the more is missing
-
-
-def improved_with_gaps(
-    values: Tensor,  # (N, d), NaN where cells are missing
-    state: EMState,
-    kind: CovarianceName,
-    passes: int = PASSES,
-    lean: float = 0.0,
-) -> tuple[EMState, int]:
-    """Passes until they gain little, as `improved` does without gaps.
-
-    Args:
-        values: The data.
-        state: From where to go on.
-        kind: Of the covariances.
-        passes: How many, at most.
-        lean: As that of `improved`.
-    """
-    rows = EMRows(values[:0], kind)
-    patterns = list(gap_patterns(values))
-    before = -math.inf
-    for done in range(1, passes + 1):
-        total, mass, sums = 0.0, torch.zeros_like(state.log_weights), None
-        for seen, places in patterns:
-            step = rows_at_once(state.means.numel())
-            for part in places.split(step):
-                logs, mean, rest = _conditionals(values[part], seen, state)
-                likelihood = logs.logsumexp(0)
-                share = (logs - likelihood).exp()  # (K, n)
-                total += float(likelihood.sum())
-                mass = mass + share.sum(1)
-                second = (share.unsqueeze(2) * mean).mT @ mean
-                second += share.sum(1)[:, None, None] * rest
-                i, j = rows.pairs
-                first = (share.unsqueeze(2) * mean).sum(1)
-                new = torch.cat([first, second[:, i, j]], 1)
-                sums = new if sums is None else sums + new
-        assert sums is not None
-        state = maximized(rows, mass, sums, lean)
-        if abs(total / len(values) - before) < MISSING_CELLS_TOLERANCE:
-            return state, done
-        before = total / len(values)
-    return state, passes
-
-
 def completed(values: Tensor, generator: torch.Generator) -> Tensor:
     """Rows whose missing cells are drawn as one Gaussian has them, given the others."""
     seen = ~values.isnan()
     mean = values.nanmean(0)
     spread = (values - mean).square().nanmean(0)
     start = EMState(values.new_zeros(1), mean[None], torch.diag(spread + 1e-3)[None])
-    state = improved_with_gaps(values, start, "full")[0]
+    state = em(EMRowsWithGaps(values, "full"), start, PASSES)[0]
     found = values.clone()
     for here, places in gap_patterns(values):
         if bool(here.all()):
@@ -347,3 +341,141 @@ def _conditionals(
         places = (~seen).nonzero().flatten()
         rest[:, places[:, None], places] = covariances[:, ~seen][:, :, ~seen] - between
     return logs, mean, rest
+
+
+# Conventions, without a record.
+LEAST_POINTS = 1e-3  # a component of a network with less stays where it is
+PRIOR_POINTS = 1e-6  # no weight of a product is exactly zero
+
+
+@torch.no_grad()
+def em_pass(
+    table: MixtureTable,
+    data: Sequence[Tensor],  # for each batch item (n, d)
+    floor: float = 0.0,
+) -> Tensor:  # ()
+    """One pass over all data; returns their mean negative log-likelihood before it.
+
+    Args:
+        table: The mixture, or a batch of them; changed in place.
+        data: The points of each batch item; their numbers may differ.
+        floor: What variances have at least.
+
+    Example:
+        >>> table = MixtureTable(1, 1, generator=torch.Generator().manual_seed(0))
+        >>> _ = em_pass(table, [torch.tensor([[1.0], [3.0]])])
+        >>> mixture = table()
+        >>> [t.detach().round(decimals=3) for t in (mixture.means, mixture.covariances)]
+        [tensor([[2.]]), tensor([1.])]
+    """
+    means = table.means.data.reshape(-1, *table.means.shape[-2:])
+    logits = table.logits.data.reshape(len(means), -1)
+    logs = table.log_variances.data.reshape(len(means), means.shape[1], -1)
+    kind: CovarianceName = "isotropic" if logs.shape[2] == 1 else "diagonal"
+    d = means.shape[2]
+    if len(data) != len(means):
+        raise ShapeError(
+            f"{len(data)} sets of points for {len(means)} mixtures; the numbers must match."
+        )
+    total = means.new_zeros(())
+    for item, points in enumerate(data):
+        state = EMState(logits[item].log_softmax(0), means[item], logs[item].exp())
+        log_densities, mass, sums = EMRows(points, kind).moments(state)
+        total += log_densities.sum()
+        moments = mass, sums[:, :d], sums[:, d:]
+        means[item], spread = _diagonal_m_step(*moments, state.means, state.covariances, floor)
+        logs[item] = spread.log()
+        logits[item] = mass.clamp(min=1e-12).log()
+    return -total / sum(len(points) for points in data)
+
+
+def _diagonal_m_step(
+    mass: Tensor,  # (..., K)
+    first: Tensor,  # (..., K, d)
+    second: Tensor,  # (..., K, d)
+    means: Tensor,  # (..., K, d)
+    variances: Tensor,  # (..., K, d) or (..., K, 1)
+    floor: float,
+) -> tuple[Tensor, Tensor]:
+    """Means and variances from the moments; a component without points keeps its own."""
+    enough = (mass > LEAST_POINTS).unsqueeze(-1)
+    weight = mass.clamp(min=LEAST_POINTS).unsqueeze(-1)
+    centre = torch.where(enough, first / weight, means)
+    spread = (second / weight - centre.square()).clamp(min=0)
+    if variances.shape[-1] == 1:
+        spread = spread.mean(-1, keepdim=True)
+    return centre, torch.where(enough, spread, variances).clamp(min=max(floor, 1e-10))
+
+
+@torch.no_grad()
+def product_em_pass(
+    model: ProductMixture,
+    data: Sequence[Tensor],  # for each batch item (n, C * d)
+    floor: float = 0.0,
+) -> Tensor:  # ()
+    """One pass of expectation-maximization for a sum of products, as `em_pass` is for one.
+
+    Example:
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> model = ProductMixture(2, 1, components=1, groups=1, generator=generator)
+        >>> _ = product_em_pass(model, [torch.tensor([[1.0, 5.0], [3.0, 5.0]])], floor=0.1)
+        >>> model.means.detach().flatten(), model.variances.detach().flatten()
+        (tensor([2., 5.]), tensor([1.0000, 0.1000]))
+    """
+    items = model.means.shape[:-3].numel()
+    if len(data) != items:
+        raise ShapeError(
+            f"{len(data)} sets of points for {items} mixtures; the numbers must match."
+        )
+    means, logs, choices = (
+        t.data.view(items, *t.shape[-3:])
+        for t in (model.means, model.log_variances, model.part_logits)
+    )
+    logits = model.logits.data.view(items, -1)
+    total = means.new_zeros(())
+    for item, points in enumerate(data):
+        before = means[item], logs[item].exp()
+        groups, weights = logits[item].log_softmax(0), choices[item].softmax(-1)
+        sums = _product_moments(points, *before, groups, weights)
+        likelihood, group_mass, choice_mass, mass, first, second = sums
+        total += likelihood
+        means[item], spread = _diagonal_m_step(mass, first, second, *before, floor)
+        logs[item] = spread.log()
+        logits[item] = (group_mass + PRIOR_POINTS).log()
+        choices[item] = (choice_mass + PRIOR_POINTS).log()
+    return -total / sum(len(points) for points in data)
+
+
+def _product_moments(
+    points: Tensor,  # (n, C * d)
+    means: Tensor,  # (C, K, d)
+    variances: Tensor,  # (C, K, d)
+    groups: Tensor,  # (L,), logarithms
+    weights: Tensor,  # (C, L, K)
+) -> tuple[Tensor, ...]:
+    """Sum of log-likelihoods, masses of groups, of choices and of components, and moments."""
+    parts, components, dimension = means.shape
+    found = (
+        points.new_zeros(()), torch.zeros_like(groups), torch.zeros_like(weights),
+        torch.zeros_like(means[..., 0]), torch.zeros_like(means), torch.zeros_like(means),
+    )  # fmt: skip
+    total, group_mass, choice_mass, mass, first, second = found
+    for rows in points.split(rows_at_once(2 * parts * components, 2**28)):
+        part = rows.unflatten(1, (parts, dimension))
+        logs = part_log_densities(part, means, variances).movedim(1, 0)  # (C, n, K)
+        largest = logs.amax(-1, keepdim=True)
+        values = (logs - largest).exp_()
+        within = values @ weights.mT  # (C, n, L), up to exp(largest)
+        joint = groups + (within.log() + largest).sum(0)
+        sums = joint.logsumexp(-1, keepdim=True)
+        chance = (joint - sums).exp()  # of a group, (n, L)
+        total += sums.sum()
+        group_mass += chance.sum(0)
+        share = chance / within  # (C, n, L)
+        choice_mass += share.mT @ values * weights
+        values *= share @ weights  # of a component, (C, n, K)
+        mass += values.sum(1)
+        part = part.movedim(1, 0)
+        first += values.mT @ part
+        second += values.mT @ part.square()
+    return found

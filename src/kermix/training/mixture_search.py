@@ -1,7 +1,7 @@
 """The mixture of rows whose size and kind held-out rows choose.
 
 Components start at data (k-means++), on columns each scaled by its own spread, and the likelihood
-is maximized in closed form. Sizes, kinds of covariances and how far correlations lean toward
+is maximized in closed form. Sizes, kinds of covariances and how far correlations shrink toward
 common ones are compared by held-out rows, or by cross-validation where rows are few. More than
 one Gaussian is taken only where these rows clearly gain by it: nothing else tells how much detail
 a table supports.
@@ -21,19 +21,19 @@ from kermix.mixtures.mixture import GaussianMixture, marginal_log_prob
 from kermix.training.mixture_em import (
     KINDS,
     PASSES,
-    REVIVING_PASSES,
+    RESTARTING_PASSES,
     RIDGE,
     CovarianceName,
     EMRows,
+    EMRowsWithGaps,
     EMState,
     completed,
-    first_state,
-    improved,
-    improved_with_gaps,
+    em,
+    kmeans_start,
 )
 
 __all__ = [
-    "LEANS_OF_ONE",
+    "SHRINKAGES_OF_ONE",
     "ChosenMixture",
     "MixtureColumnScale",
     "MixtureTrials",
@@ -42,8 +42,8 @@ __all__ = [
     "choose_mixture",
     "clearly_better",
     "gaussian_log_densities",
-    "leaning_gaussian",
     "one_gaussian",
+    "shrunk_gaussian",
     "with_background",
 ]
 
@@ -132,18 +132,18 @@ class MixtureColumnScale:
 
 
 # Reasoned, no record.
-LEANS_OF_ONE = (0.0, 0.25, 1.0, 4.0, 16.0, math.inf)  # times the number of columns
+SHRINKAGES_OF_ONE = (0.0, 0.25, 1.0, 4.0, 16.0, math.inf)  # times the number of columns
 
 
 def one_gaussian(
     values: Tensor,  # (N, d)
-    lean: float,
+    shrinkage: float,
     kind: CovarianceName = "full",
 ) -> EMState:
     r"""A Gaussian that is as wide as few rows demand.
 
-    Correlations lean toward zero as if `lean * d` rows had none. Variances are multiplied by
-    $(N + 1) / (N - 2 - p)$, with p between 1 (no correlations) and d: the factor with which a
+    Correlations shrink toward zero as if `shrinkage * d` rows had none. Variances are multiplied
+    by $(N + 1) / (N - 2 - p)$, with p between 1 (no correlations) and d: the factor with which a
     Gaussian of estimated mean and variance expects the least loss on new rows. Where there is no
     such factor, for fewer rows than that, it is $4 (N + 1) / N$ at most.
 
@@ -154,15 +154,15 @@ def one_gaussian(
     """
     mean = values.mean(0)
     centred = values - mean
-    return leaning_gaussian(mean, centred.T @ centred / len(values), len(values), lean, kind)
+    return shrunk_gaussian(mean, centred.T @ centred / len(values), len(values), shrinkage, kind)
 
 
-def leaning_gaussian(
-    mean: Tensor, covariance: Tensor, count: int, lean: float, kind: CovarianceName
+def shrunk_gaussian(
+    mean: Tensor, covariance: Tensor, count: int, shrinkage: float, kind: CovarianceName
 ) -> EMState:
     """The same, from the moments of so many rows."""
     d = len(mean)
-    share = 1.0 if math.isinf(lean) else lean * d / (count + lean * d)
+    share = 1.0 if math.isinf(shrinkage) else shrinkage * d / (count + shrinkage * d)
     estimated = 1 + (1 - share) * (d - 1)
     factor = (count + 1) / max(count - 2 - estimated, count / 4)
     variances = factor * covariance.diagonal() + RIDGE
@@ -172,7 +172,7 @@ def leaning_gaussian(
     return EMState(mean.new_zeros(1), mean.unsqueeze(0), found.unsqueeze(0))
 
 
-def with_background(state: EMState, values: Tensor, lean: float) -> EMState:
+def with_background(state: EMState, values: Tensor, shrinkage: float) -> EMState:
     """The mixture with the Gaussian of all rows besides, which has the weight of one row.
 
     Whole covariances get two of half a row each, with the correlations of the rows and without:
@@ -181,8 +181,8 @@ def with_background(state: EMState, values: Tensor, lean: float) -> EMState:
     count, d = values.shape
     whole = state.covariances.ndim == 3
     broad = [one_gaussian(values, math.inf, "diagonal")]
-    if whole and d > 1 and not math.isinf(lean):
-        broad.append(one_gaussian(values, lean))
+    if whole and d > 1 and not math.isinf(shrinkage):
+        broad.append(one_gaussian(values, shrinkage))
     covariances = [b.covariances for b in broad]
     if whole:
         covariances[0] = torch.diag_embed(covariances[0])
@@ -198,13 +198,13 @@ def with_background(state: EMState, values: Tensor, lean: float) -> EMState:
 
 # Reasoned, no record.
 MIXTURE_TRIALS_LARGEST = {"full": 64, "low-rank": 64, "diagonal": 128, "isotropic": 128}
-LEANS = (0.0, 0.25, 1.0, 4.0)  # times the number of columns
+SHRINKAGES = (0.0, 0.25, 1.0, 4.0)  # times the number of columns
 SEARCH_PASSES, NEAR_PASSES = 15, 8  # from a start at data, and from a mixture nearby
 SAMPLE = 8000  # rows that a search looks at
 HELD_OUT = 0.15
 FEW, FOLDS = 1000, 5  # below so many rows, cross-validation
 FEWEST = 20  # below, each row is held out once, and only one Gaussian is looked at
-HOPELESS = 2.0  # a kind whose last step gained this much less than it needs is given up
+GIVEN_UP = 2.0  # a kind whose last step gained this much less than it needs is given up
 CLEAR = 1.5  # standard errors by which held-out rows must gain over one Gaussian,
 SIMPLER = 1.0  # and over a smaller mixture
 
@@ -228,7 +228,7 @@ class Tried:
 
     kind: CovarianceName
     size: int
-    lean: float
+    shrinkage: float
     held_out: Tensor  # log-density of each held-out row
     states: list[EMState]  # of each fold
 
@@ -246,8 +246,8 @@ class MixtureTrials:
         self.folds = _folds(self.values, values, generator)
         self.tried: list[Tried] = []
         few = len(values) < 4  # of which none can be spared
-        leans = (math.inf,) if few or values.shape[1] == 1 else LEANS_OF_ONE
-        self.ones = [self._one(x, "diagonal" if math.isinf(x) else "full") for x in leans]
+        shrinkages = (math.inf,) if few or values.shape[1] == 1 else SHRINKAGES_OF_ONE
+        self.ones = [self._one(x, "diagonal" if math.isinf(x) else "full") for x in shrinkages]
         self.one = max(self.ones, key=lambda t: float(t.held_out.mean()))
         self.tried.append(self.one)
 
@@ -288,31 +288,32 @@ class MixtureTrials:
     def fitted(self, best: Tried, passes: int) -> tuple[EMState, int]:
         """The same for all rows, from where the search ended: another start may end elsewhere."""
         if best.size == 1 and best.kind in ("full", "diagonal"):
-            state = one_gaussian(self.values, best.lean, best.kind)
+            state = one_gaussian(self.values, best.shrinkage, best.kind)
             if self.gaps is None:
                 return state, 1
-            start = one_gaussian(self.values, best.lean)
-            whole, done = improved_with_gaps(self.gaps, start, "full", passes)
+            start = one_gaussian(self.values, best.shrinkage)
+            whole, done = em(EMRowsWithGaps(self.gaps, "full"), start, passes)
             moments = whole.means[0], whole.covariances[0]
-            return leaning_gaussian(*moments, len(self.values), best.lean, best.kind), done
+            return shrunk_gaussian(*moments, len(self.values), best.shrinkage, best.kind), done
         rows = EMRows(self.values, best.kind)
-        lean = best.lean * self.values.shape[1]
-        state, done = improved(rows, best.states[0], passes, lean)
+        shrinkage = best.shrinkage * self.values.shape[1]
+        state, done = em(rows, best.states[0], passes, shrinkage)
         if self.gaps is not None:
-            state, done = improved_with_gaps(self.gaps, state, best.kind, passes, lean)
-        return self._told(state, self.values), done
+            rows = EMRowsWithGaps(self.gaps, best.kind)
+            state, done = em(rows, state, passes, shrinkage)
+        return self._with_background(state, self.values), done
 
-    def _told(self, state: EMState, values: Tensor) -> EMState:
+    def _with_background(self, state: EMState, values: Tensor) -> EMState:
         if self.components is not None or len(state.means) == 1:
             return state
-        return with_background(state, values, self.one.lean)
+        return with_background(state, values, self.one.shrinkage)
 
-    def _one(self, lean: float, kind: CovarianceName) -> Tried:
-        states = [one_gaussian(fold.train, lean, kind) for fold in self.folds]
+    def _one(self, shrinkage: float, kind: CovarianceName) -> Tried:
+        states = [one_gaussian(fold.train, shrinkage, kind) for fold in self.folds]
         # Not by features: a thousand columns, of which one Gaussian is made, have half a million.
         pairs = zip(states, self.folds, strict=True)
         held_out = torch.cat([marginal_log_prob(s.mixture(), fold.test) for s, fold in pairs])
-        return Tried(kind, 1, lean, held_out, states)
+        return Tried(kind, 1, shrinkage, held_out, states)
 
     def _judged(self, states: Sequence[EMState], kind: CovarianceName) -> Tensor:
         pairs = list(zip(states, self.folds, strict=True))
@@ -321,21 +322,22 @@ class MixtureTrials:
         return torch.cat([s.log_densities(fold.rows(kind)[1]) for s, fold in pairs])
 
     def _try(
-        self, kind: CovarianceName, size: int, lean: float, near: Tried | None = None
+        self, kind: CovarianceName, size: int, shrinkage: float, near: Tried | None = None
     ) -> Tried:
         states = []
         for place, fold in enumerate(self.folds):
             rows = fold.rows(kind)[0]
-            rows_of_lean = lean * self.values.shape[1]
+            shrinkage_rows = shrinkage * self.values.shape[1]
             if near is None:
-                start = first_state(rows, size, self.generator, rows_of_lean)
+                start = kmeans_start(rows, size, self.generator, shrinkage_rows)
             else:
                 start = near.states[place]
             passes = self.passes if near is None else min(self.passes, NEAR_PASSES)
-            reviving = REVIVING_PASSES if near is None else 0
-            states.append(improved(rows, start, passes, rows_of_lean, reviving)[0])
-        told = [self._told(s, f.train) for s, f in zip(states, self.folds, strict=True)]
-        found = Tried(kind, size, lean, self._judged(told, kind), states)
+            restarting = RESTARTING_PASSES if near is None else 0
+            states.append(em(rows, start, passes, shrinkage_rows, restarting)[0])
+        pairs = zip(states, self.folds, strict=True)
+        judged = [self._with_background(state, fold.train) for state, fold in pairs]
+        found = Tried(kind, size, shrinkage, self._judged(judged, kind), states)
         self.tried.append(found)
         return found
 
@@ -347,20 +349,20 @@ class MixtureTrials:
 
     def _sizes(self, kind: CovarianceName) -> Tried | None:
         """Sizes, doubled for as long as held-out rows gain by it."""
-        leaning = kind in ("low-rank", "full") and self.values.shape[1] > 1
-        lean = LEANS[1] if leaning else 0.0
+        shrinks = kind in ("low-rank", "full") and self.values.shape[1] > 1
+        shrinkage = SHRINKAGES[1] if shrinks else 0.0
         if self.components is not None:
-            return self._try(kind, self.components, lean)
+            return self._try(kind, self.components, shrinkage)
         top = max(float(self.gain(t).mean()) for t in self.tried)
         best, falls, size = None, 0, 2
         while size <= self._most(kind) and falls < 2:
-            found = self._try(kind, size, lean)
+            found = self._try(kind, size, shrinkage)
             if best is None:
                 best, falls = found, int(not clearly_better(self.gain(found), 0.0))
             elif self._better(found, best):
                 gained = float((found.held_out - best.held_out).mean())
                 best, falls = found, 0
-                if top - float(self.gain(best).mean()) > HOPELESS * gained:
+                if top - float(self.gain(best).mean()) > GIVEN_UP * gained:
                     return None
             else:
                 falls += 1 if size < 16 else 2
@@ -368,7 +370,7 @@ class MixtureTrials:
         return best
 
     def _climb(self, best: Tried) -> None:
-        """Other leans and sizes next to the best, until none is better."""
+        """Other shrinkages and sizes next to the best, until none is better."""
         while True:
             neighbours = list(self._neighbours(best))
             if not neighbours:
@@ -379,16 +381,16 @@ class MixtureTrials:
             best = found
 
     def _neighbours(self, best: Tried) -> Iterable[Tried]:
-        seen = {(t.size, t.lean) for t in self.tried if t.kind == best.kind}
+        seen = {(t.size, t.shrinkage) for t in self.tried if t.kind == best.kind}
         if best.kind in ("low-rank", "full") and self.values.shape[1] > 1:
-            at = LEANS.index(best.lean)
-            for lean in LEANS[max(at - 1, 0) : at + 2]:
-                if (best.size, lean) not in seen:
-                    yield self._try(best.kind, best.size, lean, best)
+            at = SHRINKAGES.index(best.shrinkage)
+            for shrinkage in SHRINKAGES[max(at - 1, 0) : at + 2]:
+                if (best.size, shrinkage) not in seen:
+                    yield self._try(best.kind, best.size, shrinkage, best)
         if self.components is None:
             for size in (best.size // 2, 2 * best.size):
-                if 1 < size <= self._most(best.kind) and (size, best.lean) not in seen:
-                    yield self._try(best.kind, size, best.lean)
+                if 1 < size <= self._most(best.kind) and (size, best.shrinkage) not in seen:
+                    yield self._try(best.kind, size, best.shrinkage)
 
     def _better(self, found: Tried, best: Tried) -> bool:
         return float(self.gain(found).mean()) > float(self.gain(best).mean())
@@ -435,13 +437,13 @@ class Trial:
         covariance_type: Kind of its covariances.
         components: Their number; the broad ones that are added to several are not counted.
         held_out: Mean log-density of held-out rows, in the units of the data.
-        lean: Rows with common correlations that each component has, for each column.
+        shrinkage: Rows with common correlations that each component has, for each column.
     """
 
     covariance_type: CovarianceName
     components: int
     held_out: float
-    lean: float = 0.0
+    shrinkage: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -513,11 +515,11 @@ def choose_mixture(
     best, clear = search.choice(covariance_type)
     state, done = search.fitted(best, passes)
 
-    def told(one: Tried) -> Trial:
+    def trial(one: Tried) -> Trial:
         held_out = float(one.held_out.mean()) - scale.log_volume
-        return Trial(one.kind, one.size, held_out, one.lean)
+        return Trial(one.kind, one.size, held_out, one.shrinkage)
 
-    trials = tuple(told(one) for one in search.tried)
+    trials = tuple(trial(one) for one in search.tried)
     mixture = scale.back(state.mixture())
     return ChosenMixture(mixture, trials[search.tried.index(best)], trials, done, clear)
 

@@ -228,7 +228,6 @@ class TableTask(Task):
             form=settings.form,
             precision="norm" if settings.form == "variational" else "one",
             members=len(splits),
-            path="whole",
             generator=torch.Generator().manual_seed(settings.seed),
         ).float()  # whatever torch's default is
         if bins is not None:
@@ -357,7 +356,6 @@ class TableTask(Task):
 
     def finish(self) -> None:
         """Each member at its best."""
-        self.model.memory.clear()
         if len(self._held):
             self._keeper.restore()
         self._set_statistics(len(self._train))

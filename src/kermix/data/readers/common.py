@@ -204,6 +204,21 @@ class Reading:
         found = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: value for name, value in found.items() if value not in (None, (), {})}
 
+    def used(self, names: Iterable[str]) -> list[str]:
+        """Of the columns that there are, those that are wanted.
+
+        Example:
+            >>> Reading(exclude=("id",)).used(["id", "size"])
+            ['size']
+        """
+        return [n for n in names if n in (self.columns or (n,)) and n not in self.exclude]
+
+    def asked(self, name: str) -> str | None:
+        """What the user said of a column, or what is known of it, as a kind."""
+        if name in self.known_text:
+            return "text"
+        return self.kinds.get(name, "number" if name in self.known_numbers else None)
+
 
 @dataclass(frozen=True)
 class CsvForm:

@@ -43,9 +43,10 @@ from kermix.data.readers.text_columns import (
     ColumnJudge,
     cell_ways,
     decide,
+    no_number,
     null_words,
 )
-from kermix.errors import TableError
+from kermix.errors import SchemaError, TableError
 
 __all__ = [
     "CsvLook",
@@ -507,7 +508,7 @@ class Scan:
 
     def _read(self) -> None:
         reading, form = self.reading, self.look.form
-        self.judges = {n: ColumnJudge(form.decimal, _asked(n, reading)) for n in self.look.names}
+        self.judges = {n: ColumnJudge(form.decimal, reading.asked(n)) for n in self.look.names}
         self.blocks: list[Any] = []
         self.rows = 0
         with self.part.lines() as (lines, file):
@@ -535,9 +536,14 @@ class Scan:
         typed = load_pyarrow().table(
             [types[n].read(some.column(n)) for n in self.look.names], names=list(self.look.names)
         )
-        form = self.look.form.with_ways(cell_ways(typed, some))
+        form = self.look.form.with_ways(cell_ways(typed, some, self.look.form.decimal))
         self.look = replace(self.look, form=form, notes=(*self.look.notes, *notes))
         self.part = replace(self.part, types=types, form=form)
+        odd = {n: self.judges[n].odd for n in self.reading.used(self.judges)}
+        self.faults = {
+            name: no_number(f"{self.part.address}, {self.part.place(found[0])}", name, found[1])
+            for name, found in odd.items() if found is not None
+        }  # fmt: skip
 
     def table(self) -> Any:
         """All rows, of text that was kept."""
@@ -559,16 +565,12 @@ def _has_line_end(block: Any) -> bool:
     return any("\n" in cell for cell in last.values() if cell is not None)
 
 
-def _asked(name: str, reading: Reading) -> str | None:
-    if name in reading.known_text:
-        return "text"
-    return reading.kinds.get(name, "number" if name in reading.known_numbers else None)
-
-
 def read_csv(address: str, reading: Reading, packed: str | None) -> tuple[Any, CsvLook]:
     """A text file as an Arrow table, and how it is written."""
     most = most_bytes(size_of(address)) if packed else None
     scan = Scan(address, reading, packed, True, most)
+    for fault in scan.faults.values():
+        raise SchemaError(fault)
     return scan.table(), scan.look
 
 
@@ -607,7 +609,9 @@ def csv_file(address: str, reading: Reading, packed: str | None = None) -> FileL
         ends = [(at, min(at + PART_BYTES, size)) for at in range(0, size, PART_BYTES)]
         parts = tuple(replace(whole, start=a, stop=b, size=b - a) for a, b in ends)
     numbers = numeric_names(whole.types)
-    return FileLook(address, numbers, scan.look.names, whole.form.named, parts, scan.look.notes)
+    return FileLook(
+        address, numbers, scan.look.names, whole.form.named, parts, scan.look.notes, scan.faults
+    )
 
 
 def numeric_names(types: Mapping[str, CellType]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import io
 import sqlite3
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -143,6 +143,7 @@ class FileLook:
     named: bool
     parts: tuple[Part, ...]
     notes: tuple[str, ...] = ()  # what was assumed
+    faults: Mapping[str, str] = field(default_factory=dict, hash=False)  # of columns, in words
 
 
 def numeric_columns(schema: Any) -> tuple[str, ...]:

@@ -55,6 +55,12 @@ NO_UNITS = _words(
 MOST_LOOKED_AT = 1000  # cells that tell what is around numbers: convention
 MOSTLY, OFTEN = 0.5, 0.2  # shares of numbers, and of one form, that are told of: convention
 LONGEST_UNIT = 20  # characters: convention
+# A measure and no code, whatever it is: with a sign of about, or a fraction, and without letters.
+UNKNOWN = re.compile(
+    r"^(?=[^A-Za-z]*$)(?:.*[~<>\u2248\u2264\u2265\u00b1].*[0-9]"
+    r"|.*(?<![0-9.])[0-9]+[.,][0-9]+(?![0-9.]))"
+)
+CODE = re.compile(r"[\w ./#-]+")
 EXACT_DIGITS = 15  # that a float holds, whatever they are
 
 
@@ -162,6 +168,7 @@ class NumberLook(NamedTuple):
         example: A cell in that form.
         others: Some cells that are not.
         marks: What stands for a gap, of cells that are not empty.
+        unknown: Whether most cells hold numbers, but in no form that is known, as the example.
     """
 
     form: NumberForm | None = None
@@ -170,9 +177,16 @@ class NumberLook(NamedTuple):
     example: str = ""
     others: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
+    unknown: bool = False
 
     def note(self, name: str) -> str | None:
         """What to say of a column that is text although most of its cells are numbers."""
+        if self.unknown:
+            return (
+                f"{name}: {self.example!r} and others hold numbers in a form that is not known, "
+                "so it is text. Write numbers alone, each in a column of its own, or use --kind "
+                f"{name}=category."
+            )
         if self.form is not None or min(self.numbers / MOSTLY, self.share / OFTEN) < 1:
             return None
         if self.others:
@@ -190,9 +204,9 @@ class NumberLook(NamedTuple):
         return None
 
     @property
-    def is_digits(self) -> bool:
-        """Whether its most usual cells are digits alone, as ids and codes may be."""
-        return self.example.isdigit()
+    def may_be_codes(self) -> bool:
+        """Whether its most usual cells are digits alone, and others have no signs but codes'."""
+        return self.example.isdigit() and all(CODE.fullmatch(other) for other in self.others)
 
 
 class _Cell(NamedTuple):
@@ -237,6 +251,9 @@ def look_at_numbers(
     some = _some(filled)
     parts = [p for p in map(_parts, some) if p is not None]
     if len(parts) < OFTEN * max(1, len(some)):
+        unknown = [cell for cell in some if UNKNOWN.search(cell)]
+        if 2 * len(unknown) > len(some):
+            return NumberLook(example=unknown[0], marks=marks, unknown=True)
         return NumberLook(marks=marks)
     around = Counter(p.around for p in parts).most_common(1)[0][0]
     bodies = _bodies(filled, [around])
@@ -439,7 +456,7 @@ def _may_be_codes(bodies: Any, parts: Sequence[_Cell]) -> bool:
     if any(sum(map(str.isdigit, body)) > EXACT_DIGITS for body in longest.to_pylist()):
         return True
     letters = any(c.isalpha() for c in parts[0].around[0])
-    return letters and all(p.below for p in parts) and "(" not in parts[0].pattern
+    return letters and all(p.below and p.pattern[0] not in SIGNS for p in parts)
 
 
 def _marks(bodies: Any, decimal: str, plain: bool) -> tuple[str, str] | None:

@@ -10,7 +10,6 @@ from kermix.data.readers.common import (
     Reading,
     check_file,
     expand,
-    is_number,
     is_pattern,
     kind_of_file,
     listed,
@@ -20,7 +19,13 @@ from kermix.data.readers.common import (
 from kermix.data.readers.delimited import CsvPart, csv_file, numeric_names, read_csv
 from kermix.data.readers.formats import FileLook, Part, look_at_file, numbers_of, read_whole
 from kermix.data.readers.frames import Frame, as_frame, without_missing
-from kermix.data.readers.text_columns import CellType, alike, are_codes, is_code_text
+from kermix.data.readers.text_columns import (
+    CellType,
+    ColumnJudge,
+    alike,
+    is_code_text,
+    no_number,
+)
 from kermix.errors import SchemaError, TableError
 
 __all__ = ["Files", "open_files", "read_alike", "read_frame"]
@@ -142,28 +147,18 @@ def _chosen(frame: Frame, reading: Reading) -> Frame:
 
 
 def _checked(frame: Frame, reading: Reading) -> Frame:
-    """The frame, unless text in it is mostly numbers: some cell is then wrong, and named."""
-    from pyarrow import compute
-
+    """The frame, unless a cell of it is a word among numbers; text files were looked at before."""
     arrow = load_pyarrow()
-    decimal = "." if frame.form is None else frame.form.decimal
-    for name, column in frame.columns.items():
+    for name, column in frame.columns.items() if frame.form is None else ():
         text = arrow.types.is_string(column.type) or arrow.types.is_large_string(column.type)
-        kind = frame.types[name]
-        known = name in reading.kinds or name in reading.known_text
-        if not text or kind.declared or kind.mixed or kind.pandas or known:
+        kind, asked = frame.types[name], reading.asked(name)
+        if not text or kind.declared or kind.mixed or kind.pandas or asked == "text":
             continue
-        words = compute.unique(compute.utf8_trim_whitespace(column.drop_null())).to_pylist()
-        parsed = [is_number(w, decimal) for w in words if w]
-        if all(parsed) or 2 * sum(parsed) <= len(parsed) or are_codes(words):
-            continue  # quoted numbers are codes, which stay text
-        odd = next(w for w in words if w and not is_number(w, decimal))
-        row = compute.index(compute.utf8_trim_whitespace(column), odd).as_py()
-        raise SchemaError(
-            f"{frame.name}, row {row + frame.first_row}, column {name}: {odd!r} is not a number, "
-            "and most cells of this column are. Correct it, exclude the column, or use --kind "
-            f"{name}=category."
-        )
+        judge = ColumnJudge(".", asked)
+        judge.look(column.cast(arrow.string()))
+        if judge.odd is not None:
+            row, word = judge.odd
+            raise SchemaError(no_number(f"{frame.name}, row {row + frame.first_row}", name, word))
     return frame
 
 
@@ -251,6 +246,9 @@ def _chosen_columns(
     parts: list[Part] = []
     for look in shown:
         names = _matched(look, shown[0], wanted, strict=columns is None)
+        for name in (*names, *(others if columns is None else ())):
+            if name in look.faults:
+                raise SchemaError(look.faults[name])
         parts += [replace(part, columns=names) for part in look.parts]
     if not parts:
         raise TableError(f"{first.address}: there are no rows in it, nor in any other file.")

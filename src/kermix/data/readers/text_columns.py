@@ -1,10 +1,12 @@
 """Columns of text files: what type their cells have, and the cells as that type.
 
-`01067` is no 1067, and `-` among numbers is a gap. Numbers with anything around them stay text.
+`01067` is no 1067, and `-` among numbers is a gap. Numbers with anything around them stay text, as
+does a column of numbers and codes (`98102` and `98102-5783`); a word among numbers is a fault.
 Cells are looked at in blocks, so that a file has the same types whether memory holds it or not.
 """
 
 import re
+import shlex
 import zoneinfo
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,15 +15,16 @@ from typing import Any
 
 from kermix.data.readers.common import GAPS, MARKS, NULLS, TRUTHS, Reading, listed, load_pyarrow
 from kermix.data.readers.frames import arrow_type
+from kermix.data.readers.number_forms import look_at_numbers
 
 __all__ = [
     "CellType",
     "ColumnJudge",
     "alike",
-    "are_codes",
     "cell_ways",
     "decide",
     "is_code_text",
+    "no_number",
     "null_words",
     "read_words",
     "truth_words",
@@ -44,6 +47,12 @@ GROUPED = {
     for d, m, t in ((".", r"\.", ","), (",", ",", r"\."))
 }  # numbers by decimal mark, with or without marks between thousands
 THOUSANDS = {".": ",", ",": "."}
+GROUPS = {".": r"\d,\d\d\d", ",": r"\d\.\d\d\d"}
+# A number among words, by decimal mark, and zeros before it that make it a code.
+PLAIN = {
+    d: rf"^[-+]?(?:[0-9]+{m}?[0-9]*|{m}[0-9]+)(?:[eE][-+]?[0-9]+)?$"
+    for d, m in ((".", r"\."), (",", ","))
+}
 TIMES = ("timestamp[s]", "timestamp[ns]")
 INSTANTS = ("timestamp[s, tz=UTC]", "timestamp[ns, tz=UTC]")
 # Types that cells may have, by the one that those before had: the next that fits is it.
@@ -117,23 +126,27 @@ class CellType:
         from pyarrow import compute
 
         arrow = load_pyarrow()
-        if self.arrow == "bool" and not _all(text, WORDS_OF_TRUTH):
+        shape = self._shape
+        if shape is not None and not _all(text, shape):
             return None
-        if self.arrow == "time32[s]":
-            if not _all(text, CLOCK):
-                return None
-            text = compute.binary_join_element_wise("1970-01-01", text, " ")
-        if self.arrow in NUMBERS and (self.grouped or self.decimal != "."):
-            if not _all(text, GROUPED[self.decimal] if self.grouped else r"^[^.]*$"):
-                return None
-            text = compute.replace_substring(text, THOUSANDS[self.decimal], "")
-            text = compute.replace_substring(text, self.decimal, ".")
         try:
             if self.arrow == "time32[s]":
+                text = compute.binary_join_element_wise("1970-01-01", text, " ")
                 text = text.cast(arrow.timestamp("s"))
+            elif self.arrow in NUMBERS and shape is not None:
+                text = compute.replace_substring(text, THOUSANDS[self.decimal], "")
+                text = compute.replace_substring(text, self.decimal, ".")
             return text.cast(arrow_type(self.arrow))
         except arrow.ArrowInvalid:
             return None
+
+    @property
+    def _shape(self) -> str | None:
+        """What cells must look like, where Arrow would read others as well, or not these."""
+        if self.arrow in NUMBERS:
+            plain = None if self.decimal == "." else r"^[^.]*$"
+            return GROUPED[self.decimal] if self.grouped else plain
+        return {"bool": WORDS_OF_TRUTH, "time32[s]": CLOCK}.get(self.arrow)
 
 
 class ColumnJudge:
@@ -152,37 +165,43 @@ class ColumnJudge:
         self.gaps: set[str] = set()
         self.has_nulls = self.trimmed = False
         self._digits, self._padded, self._phones = True, False, True
-        self._lengths: set[int] = set()
+        self._cells = self._long = 0  # how many, and how many that 64 bits may not hold
+        self._rows = self._words = self._numbers = 0
+        self._odd: tuple[int, str] | None = None  # the first word without a digit, and its row
+        self._coded = False  # whether a word that is no number has digits
         self._codes: set[str] | None = set()  # words of two letters; None: there are others
         self.has_na = False
 
     def look(self, text: Any) -> None:
         """Look at more cells."""
-        from pyarrow import compute
-
         cells = text.drop_null()
         self.has_nulls = self.has_nulls or len(cells) < len(text)
-        if not len(cells):
-            return
-        if self.kind == "string":
-            self._look_at_words(cells)
-        elif not self._fits(cells):
-            plain = compute.utf8_trim_whitespace(cells)
-            gaps = compute.is_in(plain, value_set=load_pyarrow().array(sorted(self._gaps())))
-            rest = plain.filter(compute.invert(gaps))
-            if len(rest) and not self._fits(rest):
-                self.kind = "string" if self.kind == "null" else self._no_number()
-                self._look_at_words(cells)
-                return
-            self.trimmed = True
-            self.gaps |= {*plain.filter(gaps).unique().to_pylist()}
+        if len(cells) and (self.kind == "string" or not self._fits_with_gaps(cells)):
+            self._look_at_words(cells, text)
+        self._rows += len(text)
+
+    def _fits_with_gaps(self, cells: Any) -> bool:
+        """Whether cells are of the type of those before, but for blanks and what is a gap."""
+        from pyarrow import compute
+
+        if self._fits(cells):
+            return True
+        plain = compute.utf8_trim_whitespace(cells)
+        gaps = _are_in(plain, self._gaps())
+        rest = plain.filter(compute.invert(gaps))
+        if len(rest) and not self._fits(rest):
+            if self.kind != "null":  # the cells before were of another type
+                self._codes = None
+            if self.kind in NUMBERS:
+                self._numbers = self._words = self._rows
+            self.kind = "string"
+            return False
+        self.trimmed = True
+        self.gaps |= {*plain.filter(gaps).unique().to_pylist()}
+        return True
 
     def _gaps(self) -> frozenset[str]:
         return GAPS if self.asked in (None, "number") else frozenset(NULLS)
-
-    def _no_number(self) -> str:
-        self._codes = None  # the cells before were of another type
-        return "string"
 
     def _fits(self, cells: Any) -> bool:
         """Whether cells are of the type that those before had, or one that both have."""
@@ -211,27 +230,53 @@ class ColumnJudge:
                 self._digits = _all(cells, WHOLE)
                 self._phones = self._phones and self._digits and _all(cells, PHONE)
             self._padded = self._padded or (self._digits and _any(cells, PADDED))
-            ends = compute.min_max(compute.binary_length(cells)).as_py()
-            self._lengths |= {ends["min"], ends["max"]}
+            lengths = compute.binary_length(cells)
+            self._long += compute.sum(compute.greater_equal(lengths, LONG)).as_py()
+            self._cells += len(cells)
         self.kind = kind
         return True
 
-    def _look_at_words(self, cells: Any) -> None:
+    def _look_at_words(self, cells: Any, text: Any) -> None:
         from pyarrow import compute
 
-        self.has_na = self.has_na or bool(compute.any(compute.equal(cells, SPELLED_NA)).as_py())
+        words = cells.unique()
+        self.has_na = self.has_na or bool(compute.any(compute.equal(words, SPELLED_NA)).as_py())
         if self._codes is not None:
-            if not _all(cells, TWO_LETTERS):
-                self._codes = None
-            else:
-                self._codes |= {*cells.unique().to_pylist()}
+            codes = None if not _all(words, TWO_LETTERS) else words.to_pylist()
+            self._codes = None if codes is None else self._codes.union(codes)
+        if self.asked in (None, "number") and 2 * self._numbers >= self._words:
+            self._look_for_numbers(words, text)
+
+    def _look_for_numbers(self, words: Any, text: Any) -> None:
+        """Count numbers among words, and keep the first word that may be a mistake."""
+        from pyarrow import compute
+
+        plain = compute.utf8_trim_whitespace(words)
+        filled = compute.invert(_are_in(plain, GAPS))
+        words, plain = words.filter(filled), plain.filter(filled)
+        numbers = compute.match_substring_regex(plain, PLAIN[self.decimal])
+        self._words += len(words)
+        self._numbers += compute.sum(numbers).as_py() or 0
+        self._padded = self._padded or _any(plain.filter(numbers), PADDED)
+        others = words.filter(compute.invert(numbers))
+        digits = compute.match_substring_regex(others, "[0-9]")
+        self._coded = self._coded or bool(compute.any(digits).as_py())
+        odd = others.filter(compute.invert(digits))
+        if self._odd is None and len(odd):
+            self._odd = self._rows + compute.index(text, odd[0]).as_py(), odd[0].as_py()
+
+    @property
+    def odd(self) -> tuple[int, str] | None:
+        """A word without a digit in it where nearly all else are numbers, and its row."""
+        mostly = self.kind == "string" and 2 * self._numbers > self._words
+        return self._odd if mostly and not (self._coded or self._padded) else None
 
     @property
     def is_code(self) -> bool:
         """Whether its digits are no number: padded, of telephones, or longer than numbers are."""
         if self.kind not in NUMBERS or self.asked == "number" or not self._digits:
             return False
-        long = self.kind == "double" and len(self._lengths) == 1 and min(self._lengths) >= LONG
+        long = self.kind == "double" and 2 * self._long > self._cells
         return self._padded or self._phones or long
 
     @property
@@ -253,6 +298,15 @@ class ColumnJudge:
         )
 
 
+def no_number(place: str, column: str, word: str) -> str:
+    """What to say of a word among numbers."""
+    return (
+        f"{place}, column {column}: {word!r} is not a number, and most cells of this column are. "
+        f"Correct it, name it as a gap (--missing {shlex.quote(word)}), exclude the column, or "
+        f"use --kind {column}=category."
+    )
+
+
 def decide(
     judges: Mapping[str, ColumnJudge], reading: Reading, name: str, some: Any
 ) -> tuple[dict[str, CellType], list[str]]:
@@ -269,30 +323,39 @@ def decide(
     )
     codes = [n for n, j in judges.items() if j.may_have_na and not spelled]
     types = {n: judge.type(n in codes) for n, judge in judges.items()}
-    used = [n for n in judges if n in (reading.columns or judges) and n not in reading.exclude]
+    used = reading.used(judges)
     digits = [n for n in used if judges[n].is_code and n not in reading.kinds]
     notes = _code_notes(name, [n for n in digits if _repeats(some.column(n))])
     typed = [n for n in used if types[n].arrow != "string"]
-    marks = {n: types[n].gaps & {*MARKS} for n in typed if types[n].gaps & {*MARKS}}
-    if marks:
-        shown = listed(repr(m) for m in sorted({m for own in marks.values() for m in own}))
-        notes.append(
-            f"{name}: {shown} in {listed(marks)} means missing; if it is a value, use --kind "
-            f"{next(iter(marks))}=category."
-        )
-    grouped = [n for n in typed if judges[n].grouped]
-    if grouped:
-        notes.append(
-            f"{name}: {listed(grouped)} has thousands separators, as in "
-            f"{judges[grouped[0]].grouped!r}; if these are not numbers, use --kind "
-            f"{grouped[0]}=category."
-        )
+    notes += _gap_notes(name, {n: types[n].gaps & {*MARKS} for n in typed})
+    notes += _group_notes(name, {n: judges[n].grouped for n in typed})
     if kept := [n for n in codes if n in used]:
         notes.append(
             f"{name}: {SPELLED_NA} in {listed(kept)} is a code like the others; if it means "
             f"missing, use --missing {SPELLED_NA}."
         )
     return types, notes
+
+
+def _gap_notes(name: str, marks: Mapping[str, frozenset[str]]) -> list[str]:
+    having = [n for n in marks if marks[n]]
+    if not having:
+        return []
+    shown = listed(repr(m) for m in sorted({m for own in marks.values() for m in own}))
+    return [
+        f"{name}: {shown} in {listed(having)} means missing; if it is a value, use --kind "
+        f"{having[0]}=category."
+    ]
+
+
+def _group_notes(name: str, grouped: Mapping[str, str | None]) -> list[str]:
+    having = [n for n in grouped if grouped[n]]
+    if not having:
+        return []
+    return [
+        f"{name}: {listed(having)} has thousands separators, as in {grouped[having[0]]!r}; if "
+        f"these are not numbers, use --kind {having[0]}=category."
+    ]
 
 
 def alike(types: Sequence[CellType]) -> list[CellType]:
@@ -307,24 +370,17 @@ def alike(types: Sequence[CellType]) -> list[CellType]:
     kinds = {t.arrow for t in types} - {"null"}
     if any(t.code for t in types) and kinds <= {"string", *NUMBERS}:
         return [replace(t, arrow="string", gaps=frozenset((SPELLED_NA,))) for t in types]
-    for family in (NUMBERS, ("date32[day]", *TIMES), INSTANTS):
-        if kinds <= {*family} and kinds:
-            widest = max(kinds, key=family.index)
-            return [replace(t, arrow=widest) for t in types]
-    return [replace(t, arrow=next(iter(kinds))) if len(kinds) == 1 else t for t in types]
+    families = (NUMBERS, ("date32[day]", *TIMES), INSTANTS, tuple(kinds)[:1])
+    fitting = next((family for family in families if kinds <= {*family} and kinds), None)
+    if fitting is None:
+        return list(types)
+    return [replace(t, arrow=max(kinds, key=fitting.index)) for t in types]
 
 
 def is_code_text(column: Any) -> bool:
     """Whether a column is text of digits alone, which in another file might look like numbers."""
     types = load_pyarrow().types
     return types.is_string(column.type) and column.null_count < len(column) and _all(column, WHOLE)
-
-
-def are_codes(words: Sequence[str]) -> bool:
-    """Whether all words are codes, or gaps."""
-    judge = ColumnJudge(".")
-    judge.look(load_pyarrow().array([w for w in words if w not in GAPS], "string"))
-    return judge.is_code
 
 
 def read_words(text: Any) -> Any:
@@ -351,6 +407,12 @@ def _repeats(column: Any) -> bool:
     return len(cells) < 2 or len(cells.unique()) < len(cells)
 
 
+def _are_in(cells: Any, words: frozenset[str]) -> Any:
+    from pyarrow import compute
+
+    return compute.is_in(cells, value_set=load_pyarrow().array(sorted(words), "string"))
+
+
 def _all(cells: Any, pattern: str) -> bool:
     from pyarrow import compute
 
@@ -371,19 +433,22 @@ def _any(cells: Any, pattern: str) -> bool:
 
 
 INSTANT = re.compile(r"\d{4}-\d\d-\d\d([ T])[\d:.,]+(Z|[+-]\d\d(?::?\d\d)?)")
-# That tell the time zone: two a day of a year, nearly.
-SHOWN_INSTANTS = 500
+SECONDS = r"\d\d:\d\d(?P<seconds>:\d\d(?:[.,](?P<fraction>\d+))?)?"
+# That tell the time zone: two a day of a year, nearly; and how numbers are written.
+SHOWN_INSTANTS, SHOWN_NUMBERS = 500, 1000
 
 
-def cell_ways(read: Any, text: Any) -> dict[str, dict[str, Any]]:
+def cell_ways(read: Any, text: Any, decimal: str = ".") -> dict[str, dict[str, Any]]:
     """How cells are written, of columns that have another way than the usual one.
 
-    Truth values have their words, times what is between day and hour, and their zone, numbers so
-    many decimals as all have, or one if even whole numbers have that.
+    Truth values have their words, times what is between day and hour, their zone, and how exact
+    they are; numbers so many decimals as all have, or one if even whole numbers have that, or a
+    form, such as with marks between thousands.
 
     Args:
         read: Some rows as they are read, an Arrow table.
         text: The same rows as they are written.
+        decimal: The decimal mark.
     """
     types = load_pyarrow().types
     ways: dict[str, dict[str, Any]] = {}
@@ -395,23 +460,44 @@ def cell_ways(read: Any, text: Any) -> dict[str, dict[str, Any]]:
             continue
         if types.is_boolean(cells.type):
             ways[name] = {"truths": list(truth_words(cells, words))}
-        elif types.is_timestamp(cells.type):
+        elif types.is_timestamp(cells.type) or types.is_time(cells.type):
             shown = words.slice(0, SHOWN_INSTANTS).to_pylist()
-            ways[name] = _way_of_times(cells.slice(0, SHOWN_INSTANTS), shown)
-        elif types.is_floating(cells.type):
-            ways[name] = _way_of_numbers(words)
+            ways[name] = _exactness(words, cells.type)
+            if types.is_timestamp(cells.type):
+                ways[name] |= _way_of_times(cells.slice(0, SHOWN_INSTANTS), shown)
+        elif types.is_floating(cells.type) or types.is_integer(cells.type):
+            ways[name] = _way_of_numbers(words, decimal)
     return {name: way for name, way in ways.items() if way}
 
 
-def _way_of_numbers(words: Any) -> dict[str, Any]:
+def _way_of_numbers(words: Any, decimal: str) -> dict[str, Any]:
     from pyarrow import compute
 
     found = compute.extract_regex(words, r"^-?\d+(?:[.,](?P<after>\d+))?$")
-    if found.null_count:
-        return {}
+    grouped = _any(words, GROUPS[decimal])
+    if found.null_count or grouped:
+        few = look_at_numbers(words.slice(0, SHOWN_NUMBERS), decimal, sure=True).form
+        form = few and look_at_numbers(words, decimal, sure=True).form
+        return {"form": form.to_dict()} if form else {}
     digits = compute.min_max(compute.utf8_length(compute.struct_field(found, "after"))).as_py()
     least = min(1, digits["min"]) if digits["min"] < digits["max"] else digits["min"]
     return {"decimals": least} if least else {}
+
+
+def _exactness(words: Any, kind: Any) -> dict[str, Any]:
+    """How much of a second times have; of those without seconds, that they have none."""
+    from pyarrow import compute
+
+    found = compute.extract_regex(words, SECONDS)
+    clocks = compute.drop_null(found)
+    if not len(clocks):
+        return {}
+    if not compute.any(compute.not_equal(compute.struct_field(clocks, "seconds"), "")).as_py():
+        return {"exact": "minutes"}
+    if kind.unit == "s":
+        return {}
+    digits = compute.min_max(compute.utf8_length(compute.struct_field(clocks, "fraction")))
+    return {"exact": digits["max"].as_py(), "bare": digits["min"].as_py() == 0}
 
 
 def _way_of_times(cells: Any, words: list[str]) -> dict[str, Any]:

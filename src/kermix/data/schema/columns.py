@@ -323,8 +323,8 @@ class NumberColumn(Column):
         return _with_gaps(codes, empty, self, table, unseen, first_row), scores
 
     def with_gaps(self, column: Any) -> Any:
-        """Cells without the marks that stand for gaps among written numbers, such as "-"."""
-        if self.form is None or family(column.type) != "text":
+        """Cells without the marks that stand for gaps among written numbers or times: "-"."""
+        if (self.form is None and self.text is None) or family(column.type) != "text":
             return column
         return without_marks(column)
 
@@ -365,6 +365,15 @@ class NumberColumn(Column):
 
     def _shifted(self, whole: np.ndarray) -> np.ndarray:
         return (whole - self.origin) / self.step
+
+    def numbers_of(self, codes: np.ndarray, scores: np.ndarray) -> np.ndarray:
+        """The numbers of encoded cells, inside the column's range; NaN where they are missing."""
+        numbers = np.array(self.map.inverse(scores), float)
+        at = (codes > 0) & (codes <= len(self.atoms))
+        numbers[at] = self.atoms[codes[at] - 1]
+        numbers = np.clip(numbers, self.low, self.high)
+        numbers[(codes < 0) | (codes > len(self.atoms))] = np.nan
+        return numbers
 
     def decode(self, codes: np.ndarray, scores: np.ndarray) -> Any:
         """Values, rounded as the column's own are and inside its range, as an Arrow array."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from kermix.data.readers.common import listed, load_pyarrow, names_apart
 from kermix.data.readers.frames import ColumnType, Frame, declared_array
-from kermix.data.readers.number_forms import NumberForm, look_at_numbers
+from kermix.data.readers.number_forms import NumberForm, look_at_numbers, without_marks
 from kermix.data.schema.columns import (
     EXACT,
     CategoryColumn,
@@ -33,6 +33,7 @@ from kermix.data.schema.times import (
     seconds_of,
     text_format,
     ticks,
+    time_note,
     zone_of,
     zones_differ,
 )
@@ -244,8 +245,12 @@ class ColumnCells:
     @cached_property
     def gaps(self) -> float:
         """The share of cells that are empty."""
-        rows = sum(len(p) for p in self.pieces)
-        return (rows - len(self.filled)) / max(1, rows)
+        return (self.rows - len(self.filled)) / max(1, self.rows)
+
+    @property
+    def rows(self) -> int:
+        """How many cells there are."""
+        return sum(len(p) for p in self.pieces)
 
     @property
     def holds(self) -> str:
@@ -342,22 +347,23 @@ class Judge:
             return self._category(cells)
         if cells.type.mixed:
             return self._text(cells) or self._category(cells)
-        way = text_format(values)
+        dates = without_marks(values).drop_null()
+        way = text_format(dates)
+        note = time_note(cells.name, dates, way)
+        look = look_at_numbers(values, counts=cells.counted[1]) if way is None else None
+        if look is not None and look.form is not None:
+            return self._written_numbers(cells, look.form)
+        note = note or (look and look.note(cells.name))
+        self.remarks.extend(filter(None, [note]))
         if way is not None:
             return self._time(cells, None, way)
-        look = look_at_numbers(values, counts=cells.counted[1])
-        if look.form is not None:
-            return self._written_numbers(cells, look.form)
-        note = look.note(cells.name)
-        self.remarks.extend(filter(None, [note]))
         # What is mostly money is no id, whatever else is there.
-        may_be_key = note is None or look.is_digits
+        may_be_key = note is None or (look is not None and look.may_be_codes)
         return self._text(cells, may_be_key) or self._category(cells)
 
     def _written_numbers(self, cells: ColumnCells, form: NumberForm) -> NumberColumn:
         numbers = form.read(cells.filled)
-        rows = sum(len(p) for p in cells.pieces)
-        gaps = (rows - len(numbers) + numbers.null_count) / rows
+        gaps = (cells.rows - len(numbers) + numbers.null_count) / cells.rows
         x = numbers.drop_null().to_numpy()
         counted = np.unique(x, return_counts=True)
         decimals = _decimals(counted[0], np.float64)
@@ -434,6 +440,7 @@ class Judge:
     ) -> Column:
         filled = cells.filled
         if cells.holds == "text":
+            filled = without_marks(filled).drop_null()
             way = way or text_format(filled.unique())
             if way is None:
                 raise SchemaError(
@@ -452,9 +459,10 @@ class Judge:
         step = resolution(whole, seconds_of(filled.type))
         origin = int(whole.min())
         counted = np.unique((whole - origin) / step, return_counts=True)
-        return self._numbers(
+        column = self._numbers(
             cells, counted, decimals=0, origin=origin, step=step, text=way, time=True
         )
+        return replace(column, gaps=(cells.rows - len(whole)) / cells.rows)
 
     def _numbers(
         self, cells: ColumnCells, counted: tuple[np.ndarray, np.ndarray], **more: Any

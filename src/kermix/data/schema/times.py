@@ -1,6 +1,9 @@
 """Dates and times: as ticks of a whole number, also where they are written as text."""
 
 import math
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -8,6 +11,7 @@ import numpy as np
 from kermix.data.readers.common import load_pyarrow
 
 __all__ = [
+    "ZONES",
     "from_ticks",
     "is_time",
     "parse_times",
@@ -16,30 +20,48 @@ __all__ = [
     "text_format",
     "ticks",
     "time_cells",
+    "time_note",
     "zone_of",
     "zoned_cells",
     "zones_differ",
 ]
 
-# Fractions of a second are those of the unit; Arrow writes as many digits as it has. A minus sign
-# says that there are no leading zeros.
-FORMATS = (
-    ("%Y-%m-%d", "s"), ("%Y-%m-%dT%H:%M:%SZ", "s"), ("%Y-%m-%d %H:%M:%S", "s"),
-    ("%Y-%m-%dT%H:%M:%S", "s"), ("%Y-%m-%d %H:%M", "s"), ("%Y-%m-%dT%H:%M", "s"),
-    ("%Y-%m-%d %H:%M:%S+00:00", "s"), ("%Y-%m-%dT%H:%M:%S+00:00", "s"),
-    ("%Y/%m/%d", "s"), ("%Y/%m/%d %H:%M:%S", "s"), ("%Y/%m/%d %H:%M", "s"),
-    ("%d.%m.%Y", "s"), ("%d.%m.%Y %H:%M", "s"), ("%d.%m.%Y %H:%M:%S", "s"),
-    ("%m/%d/%Y", "s"), ("%m/%d/%Y %H:%M", "s"), ("%m/%d/%Y %H:%M:%S", "s"),
-    ("%d/%m/%Y", "s"), ("%d/%m/%Y %H:%M", "s"), ("%d/%m/%Y %H:%M:%S", "s"),
-    ("%d-%m-%Y", "s"), ("%d %b %Y", "s"), ("%d-%b-%Y", "s"),
-    *((f"{d}{t}", "s") for d in ("%-d.%-m.%Y", "%-m/%-d/%Y", "%-d/%-m/%Y")
-      for t in ("", " %H:%M", " %H:%M:%S")), ("%Y-%m", "s"),
-    *((f"%Y-%m-%d{t}%H:%M:%S{z}", u) for u in ("ms", "us", "ns") for t in " T" for z in ("", "Z")),
+# A minus sign says that there are no leading zeros. Where several fit, the first counts.
+DAYS = (
+    "%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%m-%d-%Y", "%d-%m-%Y",
+    "%d.%m.%y", "%m/%d/%y", "%d/%m/%y", "%-d.%-m.%Y", "%-m/%-d/%Y", "%-d/%-m/%Y",
+    "%-m/%-d/%y", "%-d/%-m/%y", "%d %b %Y", "%d-%b-%Y", "%d-%b-%y", "%-d %b %Y", "%-d-%b-%Y",
+    "%-d-%b-%y", "%b %d, %Y", "%b %-d, %Y", "%d %B %Y", "%-d %B %Y", "%B %d, %Y", "%B %-d, %Y",
+    "%a, %d %b %Y",
 )  # fmt: skip
+CLOCKS = ("%H:%M", "%H:%M:%S", "%-H:%M", "%-H:%M:%S", "%I:%M %p", "%I:%M:%S %p", "%-I:%M %p",
+          "%-I:%M:%S %p")  # fmt: skip
+ZONES = ("Z", "+00:00", " UTC")  # of times that are written as the standard has it
+FORMATS = (
+    *((day, "s") for day in DAYS),
+    *((f"{day} {clock}", "s") for day in DAYS for clock in CLOCKS),
+    *((f"%Y-%m-%dT{clock}", "s") for clock in CLOCKS[:2]),
+    *((f"%Y-%m-%d{t}%H:%M:%S{zone}", "s") for t in " T" for zone in ZONES),
+    ("%Y-%m", "s"),
+    # Fractions of a second are those of the unit; Arrow writes as many digits as it has.
+    *((f"%Y-%m-%d{t}%H:%M:%S{z}", u) for u in ("ms", "us", "ns") for t in " T" for z in ("", "Z")),
+)
+SHAPES = {"Y": r"\d{4}", "b": "[A-Z][a-z]{2}", "B": "[A-Z][a-z]+", "a": "[A-Z][a-z]{2}",
+          "p": "[AP]M"}  # fmt: skip
+# What is a date though not in one of these ways: a year between or beside two numbers, a month by
+# its name, a week.
+DATED = re.compile(
+    r"^(?:19|20)\d\d([-/.])\d\d?\1\d\d?\b|^\d\d?([-/.])\d\d?\2(?:19|20)\d\d\b"
+    r"|\d.*\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\b"
+    r"|\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\b.*\d|^(?:19|20)\d\d-?W\d\d"
+    r"|^\d\d?:\d\d(?::\d\d)?(?: ?[ap]\.?m\.?)$",
+    re.I,
+)
 LOOKED_AT = 200
 SHORTEST, LONGEST = 7, 40  # characters of a date
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 DAY = 86_400
+PARTS = {"d": "the day", "m": "the month"}
 MONTH, YEARS = "%Y-%m", ("1500", "2500")
 
 
@@ -148,21 +170,102 @@ def text_format(words: Any) -> tuple[str, str] | None:
 
     What is written back must be the same text, so that nothing is lost.
     """
+    for form, unit in _possible(words):
+        if _is_written_so(words, form, unit):
+            turned = turned_around(form)
+            if turned is None or not _is_written_so(words, turned, unit):
+                return form, unit
+            # Of two that fit, the one in which all days are the same, such as the first.
+            same = _one_day(words, turned) and not _one_day(words, form)
+            return (turned if same else form), unit
+    return None
+
+
+def _possible(words: Any) -> Iterator[tuple[str, str]]:
+    """The ways in which some of the words may be written."""
     from pyarrow import compute
 
     if not len(words):
-        return None
+        return
     lengths = compute.min_max(compute.utf8_length(words)).as_py()
     if lengths["min"] < SHORTEST or lengths["max"] > LONGEST:
-        return None
-    few = words.slice(0, LOOKED_AT)
+        return
+    few, first = words.slice(0, LOOKED_AT), words[0].as_py()
+    for (form, unit), shape in zip(FORMATS, _shapes(), strict=True):
+        if shape.fullmatch(first) and _is_written_so(few, form, unit):
+            yield form, unit
+
+
+@cache
+def _shapes() -> tuple[re.Pattern[str], ...]:
+    """What words in each of the ways look like."""
+    found = []
     for form, unit in FORMATS:
-        if _is_written_so(few, form, unit) and _is_written_so(words, form, unit):
-            # Days and months without zeros may be either way around, and then neither is right.
-            turned = form.replace("%-m/%-d", "%-d/%-m")
-            doubtful = turned != form and _is_written_so(words, turned, unit)
-            return None if doubtful else (form, unit)
-    return None
+        pieces = re.split("(%-?[A-Za-z])", form)
+        own = {**SHAPES, "S": r"\d\d" if unit == "s" else r"\d\d\.\d+"}
+        shapes = [
+            own.get(piece[-1], r"\d\d?") if piece[:1] == "%" else re.escape(piece)
+            for piece in pieces
+        ]
+        found.append(re.compile("".join(shapes)))
+    return tuple(found)
+
+
+def turned_around(form: str) -> str | None:
+    """The same way with days and months in the other order, where both are numbers."""
+    found = re.match(r"(%-?[md])([-/.])(%-?[md])", form)
+    return found and f"{found[3]}{found[2]}{found[1]}{form[found.end() :]}"
+
+
+def _one_day(words: Any, form: str) -> bool:
+    from pyarrow import compute
+
+    return len(compute.day(parse_times(words, form, "s")).unique()) == 1 < len(words)
+
+
+def time_note(name: str, words: Any, way: tuple[str, str] | None) -> str | None:
+    """What to say of text that is dates in one of two ways, or dates that are not read.
+
+    Args:
+        name: Of the column.
+        words: Its distinct cells.
+        way: How they are written, if that is known.
+    """
+    if way is not None:
+        turned = turned_around(way[0])
+        if turned is None or not _is_written_so(words, turned, way[1]):
+            return None
+        return (
+            f"{name}: {words[0].as_py()!r} and the others may begin with the day or with the "
+            f"month; they are taken for {PARTS[way[0].lstrip('%-')[0]]} first. If that is wrong, "
+            "write them as 2024-01-31."
+        )
+    some = words.slice(0, LOOKED_AT).to_pylist()
+    dated = [word for word in some if DATED.search(word)]
+    if not dated or 2 * len(dated) < len(some):
+        return None
+    first, odd = _unlike(words, some)
+    why = f"but {odd!r} is not written so" if odd else "but not in a way that is known"
+    return (
+        f"{name}: {(first or dated[0])!r} and others are dates or times, {why}, so it is text. "
+        f"Write all as 2024-01-31 or 2024-01-31 12:30:00, name gaps (--missing), or use "
+        f"--kind {name}=category."
+    )
+
+
+def _unlike(words: Any, some: Sequence[str]) -> tuple[str | None, str | None]:
+    """A word that is written as most of some are, and the first that is not, or is no day."""
+    from pyarrow import compute
+
+    matching = [[word for word in some if shape.fullmatch(word)] for shape in _shapes()]
+    best = max(range(len(FORMATS)), key=lambda k: len(matching[k]))
+    times = parse_times(words, *FORMATS[best])
+    if times is None or 2 * len(matching[best]) < len(some):
+        return None, None
+    same = compute.equal(write_times(times, FORMATS[best][0]), words).fill_null(False)
+    odd = words.filter(compute.invert(same))
+    usual = words.filter(same)
+    return usual[0].as_py() if len(usual) else None, odd[0].as_py() if len(odd) else None
 
 
 def _is_written_so(words: Any, form: str, unit: str) -> bool:
@@ -198,7 +301,5 @@ def write_times(times: Any, form: str) -> Any:
 
     if form == MONTH:
         times = compute.add(times, load_pyarrow().scalar(14 * DAY, load_pyarrow().duration("s")))
-    text = compute.strftime(times, format=form.replace("%-", "%"), locale="C").cast("string")
-    if "%-" in form:
-        text = compute.replace_substring_regex(text, r"(^|[./])0(\d)", r"\1\2")
-    return text
+    text = compute.strftime(times, format=form.replace("%-", "\1%"), locale="C").cast("string")
+    return compute.replace_substring_regex(text, "\1" + "0?", "") if "%-" in form else text

@@ -19,13 +19,11 @@ from kermix.pages.page import Card, Page
 from kermix.pages.plot import KINDS, Axis, Plot, Svg
 from kermix.pages.sheets import grid_over
 from kermix.tables.compare.column_changes import (
-    ColumnValues,
     ComparedRows,
     groups_of,
-    new_and_gone,
-    number_text,
     sides_of,
 )
+from kermix.tables.compare.column_charts import column_chart, pair_chart
 from kermix.tables.compare.result import MEASURE_HEADS, TITLES, Comparison
 from kermix.tables.compare.verdict import ColumnVerdict, Verdict, auc_text
 from kermix.two_sample.classifier_test import ToldApart
@@ -33,9 +31,7 @@ from kermix.two_sample.classifier_test import ToldApart
 __all__ = [
     "HOW_TO_READ",
     "TypicalRows",
-    "column_chart",
     "comparison_report",
-    "pair_chart",
     "typical_rows",
 ]
 
@@ -129,75 +125,6 @@ def _favours(compared: ComparedRows, chosen: Tensor, second: np.ndarray) -> np.n
         )
         found.append(np.log(b / a)[group])
     return np.stack(found, 1)
-
-
-def column_chart(values: ColumnValues, n: int) -> Svg:
-    """Both samples' distribution of a column: histograms, or bars of a few values."""
-    about = f"{values.name} in both samples"
-    if values.codes is None:
-        assert values.numbers is not None
-        return charts.column_chart(about, sides_of(values.numbers, n), lambda v: _tick(values, v),
-                                   _step(values), log=values.kind == "number")  # fmt: skip
-    counts = [np.bincount(c, minlength=len(values.names)) for c in sides_of(values.codes, n)]
-    one, two = (c / max(1, c.sum()) for c in counts)
-    seen = np.flatnonzero(one + two)
-    # What is spoken of is shown: new values, those that are gone, or what moved most.
-    said = [some[0] for some in new_and_gone(*counts) if len(some)] or [np.abs(one - two).argmax()]
-    return charts.bars([values.names[k] for k in seen], [one[seen], two[seen]], about,
-                       np.searchsorted(seen, said).tolist())  # fmt: skip
-
-
-def _step(values: ColumnValues) -> float | None:
-    """What the numbers of a column are multiples of, if they are."""
-    if values.column is not None and values.column.decimals is not None:
-        return float(10.0**-values.column.decimals)
-    assert values.numbers is not None
-    filled = values.numbers[np.isfinite(values.numbers)]
-    return 1.0 if (filled == np.round(filled)).all() else None
-
-
-def _tick(values: ColumnValues, number: float) -> str:
-    if values.kind == "time":
-        return values.shown(number).partition(" ")[0]
-    origin = 0 if values.column is None else values.column.origin
-    return number_text(number + origin, 3)
-
-
-def pair_chart(first: ColumnValues, second: ColumnValues, n: int) -> Svg:
-    """Cells of two columns, colored by which sample has more of its rows there."""
-    groups = [groups_of(v, 8)[0] for v in (first, second)]
-    places = [np.unique(g, return_inverse=True) for g in groups]
-    tables = []
-    for part in (slice(None, n), slice(n, None)):
-        table = np.zeros((len(places[1][0]), len(places[0][0])))
-        np.add.at(table, (places[1][1][part], places[0][1][part]), 1.0)
-        tables.append(table)
-    one, two = (t / max(1.0, t.sum()) for t in tables)
-    enough = tables[0] + tables[1] >= 4  # rows of a cell that has a color: convention
-    more = np.where(enough, (two - one) / np.maximum(one + two, 1e-12), np.nan)
-    across, up = (
-        (v.name, _group_ticks(v, place)) for v, place in zip((first, second), places, strict=True)
-    )
-    return charts.heat(more, across, up, f"{first.name} with {second.name}: which has more")
-
-
-def _group_ticks(
-    values: ColumnValues, place: tuple[np.ndarray, np.ndarray]
-) -> list[tuple[float, str]]:
-    """What lies in the lowest, the middle and the highest group; all names of a few values."""
-    count = len(place[0])
-    few = values.codes is not None and count <= 3
-    shown = range(count) if few else sorted({0, count // 2, count - 1})
-    return [((k + 0.5) / count, _group_name(values, place[1] == k)) for k in shown]
-
-
-def _group_name(values: ColumnValues, inside: np.ndarray) -> str:
-    if values.codes is not None:
-        found = np.unique(values.codes[inside])
-        return values.names[found[0]] if len(found) == 1 else "others"
-    assert values.numbers is not None
-    numbers = values.numbers[inside]
-    return "missing" if np.isnan(numbers).all() else _tick(values, float(np.nanmedian(numbers)))
 
 
 def _score_chart(scores: np.ndarray, second: np.ndarray, names: tuple[str, str]) -> Svg:

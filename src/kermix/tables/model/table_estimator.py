@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from kermix.checks import check_count, check_option
+from kermix.checks import check_count, check_option, row_weights, seed_from
 from kermix.data.readers.common import Reading, listed
 from kermix.data.readers.frames import FRAME_KINDS, Frame, build_frame
 from kermix.data.readers.reading import read_frame
@@ -22,8 +22,6 @@ from kermix.data.schema.columns import CategoryColumn
 from kermix.data.schema.keys import key_seed
 from kermix.data.schema.schema import EncodedTable, Schema, Unseen
 from kermix.errors import OptionError, PoorFitWarning, RunError, SchemaError, TableError
-from kermix.estimators.kernel_mixture import seed_from
-from kermix.estimators.product import row_weights
 from kermix.tables.model.closeness import KeepAway
 from kermix.tables.model.conditioning import (
     Cells,

@@ -24,8 +24,9 @@ from kermix.tables.model.layout import TableLayout
 from kermix.tables.model.table_settings import TableModelSettings
 from kermix.tables.model.table_training import TableModelTask
 from kermix.tables.runs.answers import OnRows, TrainedTable
+from kermix.tables.runs.conditionals import conditionals_of
+from kermix.tables.runs.run_pages import NETWORK, write_table_report
 from kermix.tables.runs.table_mixture import TableMixture, rivals
-from kermix.tables.runs.table_page import conditionals_of, write_table_report
 from kermix.tables.runs.table_quality import TableQuality, judge_samples
 from kermix.tables.runs.target_fit import (
     finish_target,
@@ -41,7 +42,6 @@ __all__ = ["TableRun", "write_results"]
 LEAST_JUDGED, MOST_JUDGED = 1000, 10_000  # rows that are drawn for the report
 KEPT_SAMPLES = 2500
 SHOWN_CLASSES = 12
-TABLE_MODEL = "table model"
 
 
 def write_results(run: TrainedTable, data: TableData, outcome: Outcome, form: CsvForm) -> Numbers:
@@ -70,7 +70,7 @@ def write_results(run: TrainedTable, data: TableData, outcome: Outcome, form: Cs
     copied = data.copied(samples)
     if copied is not None:
         quality = replace(quality, copies=copied)
-    name = model.name if isinstance(model, TableMixture) else TABLE_MODEL
+    name = model.name if isinstance(model, TableMixture) else NETWORK
     others = [(n, d) for n, d in densities.items() if n != name]
     named = {n for n, _ in others} | {name}
     kept = [(n, d) for n, d in quality.references if n not in named]
@@ -84,7 +84,7 @@ def write_results(run: TrainedTable, data: TableData, outcome: Outcome, form: Cs
     given = []
     if not isinstance(model, TableMixture):
         given = conditionals_of(model, data.schema, data.frame, data.encoded)
-    write_table_report(run, rows, data.schema, data.encoded, samples, quality,
+    write_table_report(run, rows, data.schema, (data.encoded, samples), quality,
                        outcome.history, name, given)  # fmt: skip
     return rows
 
@@ -101,7 +101,7 @@ def _contest(
     if best is not None and best.log_density.mean() > own.mean():
         frame = run.config["frame"]
         TableMixture(data.schema, best.mixture, frame, best.name).save(path)
-    return {TABLE_MODEL: float(own.mean()),
+    return {NETWORK: float(own.mean()),
             **{rival.name: float(rival.log_density.mean()) for rival in others}}  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from kermix.runs.provenance import write_json
 from kermix.runs.run import Numbers, Outcome
 from kermix.tables.model.conditioning import check_seen_before, nearest
 from kermix.tables.runs.answers import TrainedTable
-from kermix.tables.runs.target_page import write_target_report
+from kermix.tables.runs.run_pages import write_target_report
 from kermix.tables.runs.target_quality import ClassQuality, Predicted, TargetQuality, judge_target
 from kermix.tables.runs.training_data import TableData
 from kermix.training.loop import Row

@@ -8,7 +8,6 @@ import numpy as np
 from kermix.data.schema.columns import CategoryColumn
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.tables.model.distribution import ColumnDistribution
-from kermix.tables.runs.table_figures import cell_numbers
 from kermix.tables.runs.table_quality import tree_categories, tree_features
 
 __all__ = ["ClassQuality", "NumberQuality", "Predicted", "TargetQuality", "judge_target"]
@@ -132,7 +131,7 @@ def judge_target(
     if isinstance(column, CategoryColumn):
         return _classes(column, fitted.codes[:, place], predicted, inputs, categories)
     number = schema.numbers.index(column)
-    known = cell_numbers(column, fitted.codes[:, place], fitted.values[:, number])
+    known = column.numbers_of(fitted.codes[:, place], fitted.values[:, number])
     known = known + column.origin
     return _number(known, predicted, inputs, categories)
 
