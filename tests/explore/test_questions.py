@@ -208,7 +208,7 @@ def test_data_and_samples_are_compared_worst_first(model, questions):
         for what in ("data", "samples"):
             assert np.sum(pair[what]) == pytest.approx(1, abs=1e-3)
             assert np.shape(pair[what]) == (len(pair["down"]), len(pair["across"]))
-    assert 0 <= found["scores"]["detection"] <= 1
+    assert 0 <= found["scores"]["auc"] <= 1
 
 
 def test_groups_are_named_by_what_is_in_them(model):

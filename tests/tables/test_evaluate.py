@@ -124,7 +124,7 @@ def test_tables_with_categories_times_and_gaps(tmp_path):
     found = km.evaluate(paths[0], str(paths[1]), held_out=paths[2], **QUICK)
     assert not found.good
     assert found.names == ("real.parquet", "fake.parquet")
-    assert {"shape", "trend", "detection"} <= {s.name for s in found.scores}
+    assert {"shape", "pairs", "classifier"} <= {s.name for s in found.scores}
     assert dict(found.tables.columns)["price"] < 0.6
     assert dict(found.tables.columns)["kind"] > 0.85
     frames = km.evaluate(real, fake, held_out=held, **QUICK)

@@ -22,7 +22,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from kermix.data.readers.frames import as_frame, taken_rows
+from kermix.data.readers.frames import Frame, as_frame, taken_rows
 from kermix.data.schema.columns import CategoryColumn, NumberColumn
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.errors import KermixError
@@ -34,14 +34,13 @@ from kermix.tables.runs.table_quality import GROUPS, grouped, judge_samples
 from kermix.tables.runs.table_run import LEAST_JUDGED, MOST_JUDGED, TableRun
 from kermix.tables.runs.training_data import TableData
 
-__all__ = ["Fitting", "Preview", "checked", "encoded_samples", "history", "main", "saved_quality"]
+__all__ = ["Fitting", "Preview", "checked", "drawn_samples", "history", "main", "saved_quality"]
 
 
-def encoded_samples(model: Answering, count: int, seed: int) -> EncodedTable:
+def drawn_samples(model: Answering, count: int, seed: int) -> Frame:
     """Rows of a model as a reader of its table finds them."""
-    drawn = model.sample(count, random_state=seed, frame="arrow")
-    types = {c.name: c.type for c in model.schema_.columns}
-    return model.schema_.encode(replace(as_frame(drawn, "samples"), types=types), extra=True)
+    drawn = as_frame(model.sample(count, random_state=seed, frame="arrow"), "samples")
+    return replace(drawn, types={c.name: c.type for c in model.schema_.columns})
 
 
 def saved_quality(folder: Path) -> dict[str, Any] | None:
@@ -74,11 +73,13 @@ def checked(
     """
     held, train = split
     count = min(MOST_JUDGED, max(LEAST_JUDGED, len(data.encoded)))
-    samples = encoded_samples(model, count, seed + 1)
+    drawn = drawn_samples(model, count, seed + 1)
+    samples = model.schema_.encode(drawn, extra=True)
     if quality is None:
         judged = np.sort(held if len(held) else train[:MOST_JUDGED])
         logs = model.score_samples(taken_rows(data.frame, judged))
-        found = judge_samples(data.schema, data.encoded, samples, train, held, logs)
+        tables = data.frame, drawn
+        found = judge_samples(tables, data.schema, data.encoded, samples, train, held, logs)
         quality = found.as_json()
     differences = dict(quality["columns"])
     shown = [_column(data, samples, scales, name) for name in differences]
@@ -89,7 +90,7 @@ def checked(
     names = group_names(data.schema, data.encoded, own)
     pairs = [_pair(data.schema, own, drawn, names, pair) for pair in quality["pairs"]]
     scores = {name: quality[name] for name in ("log_density", "density_name", "references",
-              "detection", "copies", "copies_held", "privacy", "pair_floor")}  # fmt: skip
+              "auc", "interval", "copies", "copies_held", "privacy", "pair_floor")}  # fmt: skip
     return {"columns": shown, "pairs": pairs, "scores": scores,
             "samples": count, "rows": len(data.encoded)}  # fmt: skip
 
@@ -214,7 +215,8 @@ class Preview:
     def _drawn(self) -> dict[str, Any]:
         questions = QueryService(self._run.model_so_far())
         schema, data = questions.schema, self._data.encoded
-        drawn = encoded_samples(questions.model, DRAWN, SEED)
+        model = questions.model
+        drawn = model.schema_.encode(drawn_samples(model, DRAWN, SEED), extra=True)
         numbers = {column.name: q for q, column in enumerate(schema.numbers)}
         columns = []
         for place, column in enumerate(schema.modelled):

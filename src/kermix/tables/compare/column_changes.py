@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,8 +33,10 @@ __all__ = [
     "groups_of",
     "new_and_gone",
     "number_text",
+    "pair_groups",
     "share_change",
     "values_of_one",
+    "variation",
 ]
 
 UNKNOWN = "(unknown)"
@@ -111,7 +113,7 @@ class ComparedRows:
     def of(cls, read: Sources, chosen: Sequence[Tensor] | None = None) -> "ComparedRows":
         """Rows of two tables that were read, or some of each."""
         first, second = read.tables
-        picked = [slice(None)] * 2 if chosen is None else chosen
+        picked: Sequence[Any] = [slice(None)] * 2 if chosen is None else chosen
         sides = [t.values[some] for t, some in zip((first, second), picked, strict=True)]
         numbers = None
         if read.mixed is not None:
@@ -154,8 +156,8 @@ class ComparedRows:
         assert isinstance(column, NumberColumn)
         assert place.numbers is not None
         assert self.numbers is not None
-        numbers = self.numbers[:, place.numbers]
-        numbers = (numbers if rows is None else numbers[rows]).numpy()
+        own = self.numbers[:, place.numbers]
+        numbers = (own if rows is None else own[rows]).numpy()
         return ColumnValues(name, column.kind, numbers, column=column)
 
 
@@ -190,7 +192,7 @@ MIDDLES: dict[str, Callable[[np.ndarray], float]] = {
     "upper quartile": lambda numbers: np.quantile(numbers, 0.75),
 }
 PARTS = {"middle half": (0.25, 0.75), "middle nine tenths": (0.05, 0.95)}
-GROUPS = 20
+GROUPS, OF_A_PAIR = 20, 8  # of a column alone, and of each of two together: convention
 NAMED = 3  # new values, and values that are gone, that are spoken of by name
 CHANCE = 0.05  # share of the values called new or gone that may be so by chance
 LARGE = 50  # rows of a value, of which the share alone can tell that it was renamed
@@ -357,8 +359,18 @@ def groups_of(values: ColumnValues, most: int = GROUPS) -> tuple[np.ndarray, int
 
 def difference_of(values: ColumnValues, n: int) -> float:
     """Total variation between both samples' shares of groups of values."""
-    group, count = groups_of(values)
-    a, b = (np.bincount(g, minlength=count) / len(g) for g in sides_of(group, n))
+    return variation(groups_of(values)[0], n)
+
+
+def pair_groups(first: ColumnValues, second: ColumnValues) -> np.ndarray:  # (N,)
+    """A group for each row by two columns together: at most eight groups of each."""
+    return groups_of(first, OF_A_PAIR)[0] * OF_A_PAIR + groups_of(second, OF_A_PAIR)[0]
+
+
+def variation(groups: np.ndarray, n: int) -> float:
+    """Total variation between both samples: half the sum of the differences of shares."""
+    count = int(groups.max(initial=0)) + 1
+    a, b = (np.bincount(g, minlength=count) / max(1, len(g)) for g in sides_of(groups, n))
     return float(np.abs(a - b).sum() / 2)
 
 

@@ -26,7 +26,9 @@ __all__ = [
     "JudgementTask",
     "PairVerdict",
     "Verdict",
+    "area_text",
     "auc_text",
+    "classify",
     "judge_sketches",
 ]
 
@@ -192,7 +194,7 @@ class Verdict:
         if self.effect is None or self.interval is None:
             return f"They differ ({p})."
         low, high = self.interval
-        shown = f"AUC {auc_text(self.effect)} ({auc_text(low)} to {auc_text(high)}; 0.5 is chance)"
+        shown = area_text(self.effect, self.interval)
         if low > 0.5:
             return f"They differ ({p}): a classifier tells their rows apart with {shown}."
         if high <= LITTLE:
@@ -303,6 +305,22 @@ def auc_text(area: float) -> str:
     return f"{area:.3f}" if area < 0.999 else f"{min(area, 0.9999):.4f}" if area < 1 else "1"
 
 
+def area_text(area: float, interval: tuple[float, float]) -> str:
+    """How well the classifier tells rows apart, as it is said everywhere.
+
+    Example:
+        >>> area_text(0.614, (0.588, 0.64))
+        'AUC 0.61 (0.59 to 0.64; 0.5 is chance)'
+    """
+    low, high = map(auc_text, interval)
+    return f"AUC {auc_text(area)} ({low} to {high}; 0.5 is chance)"
+
+
+def classify(rows: ComparedRows, seed: int = 0) -> ToldApart | None:
+    """How well the classifier tells the rows of both samples apart: the only number for that."""
+    return tell_apart(rows.pooled, rows.n, rows.places, own_generator(seed))
+
+
 def _listed(parts: Sequence[str]) -> str:
     if len(parts) < 3:
         return " and ".join(parts)
@@ -343,7 +361,7 @@ class JudgementTask:
         )  # fmt: skip
         apart, note = None, ""
         try:
-            apart = tell_apart(pooled, n, rows.places, own_generator(self.seed))
+            apart = classify(rows, self.seed)
         except MissingExtraError as error:
             note = str(error)
         copies = uncounted_copies(rows, _margin(apart)) if test.different else Copies()

@@ -46,7 +46,7 @@ from kermix.tables.evaluate.sample_scores import (
     ratio_bound,
     spectral_scores,
 )
-from kermix.tables.evaluate.table_scores import TableScores, table_scores
+from kermix.tables.evaluate.table_scores import TableScores, sdmetrics_scores, table_scores
 from kermix.two_sample.mean_test import mean_test
 from kermix.two_sample.permutation import permutations_for
 
@@ -118,6 +118,7 @@ COPIES = 0.2  # share of the level at which samples are called copies
 MANY_COLUMNS, COMPONENTS = 128, 64
 NEAREST_ROWS, AMONG = 5000, 50_000
 FOR_ONE_PERCENT_OF_COPIES = 1000  # ten copies among as many held-out rows
+FOR_ONE_PERCENT = 10_000  # differences of shares of n rows are off by about 1 / sqrt(n)
 
 Progress = Callable[[str, float], None]
 
@@ -152,9 +153,9 @@ def evaluate(
 
     Computes fidelity with a p-value, diversity (Vendi score and RKE of both), what the generator
     invents and misses, with samples of each (KEN), precision, recall, density and coverage, kernel
-    and Frechet distance, memorization, a classifier's verdict and, for tables, the shape and trend
-    of columns. Each score has an error bar or a certificate, the number of rows it needs, and a
-    line on how to read it; the text of the result begins with the answer.
+    and Frechet distance, memorization, a classifier's verdict and, for tables, the differences of
+    columns and of pairs of them. Each score has an error bar or a certificate, the number of rows
+    it needs, and a line on how to read it; the text of the result begins with the answer.
 
     Args:
         real: Real samples, the training data of the generator: a tensor, an array, a table, a file
@@ -400,22 +401,18 @@ def _own_units(data: JudgedData) -> Tensor:  # (N, c)
 def _table(data: JudgedData, seed: int) -> tuple[TableScores | None, list[Score]]:
     if not data.table:
         return None, []
-    found = table_scores(data.rows, seed)
-    rows = min(data.n, len(data.fake))
-
-    def score(name: str, value: float | None, error: float | None, text: str) -> list[Score]:
-        if value is None:
-            return []
-        # Distances of distributions from n rows are off by about 1 / sqrt(n).
-        return [Score(name, name, "table", value, error, None, 1.0, None, rows, 10_000, text)]
-
-    return found, [
-        *score("shape", found.shape, found.shape_error,
-               "mean over columns of 1 minus the distance between their distributions; 1 is "
-               "equal"),
-        *score("trend", found.trend, found.trend_error,
-               "mean over pairs of columns of 1 minus the difference of their relation; 1 is "
-               "equal"),
-        *score("detection", found.detection, None,
-               "1 if logistic regression cannot tell rows apart, 0 if it always can"),
+    found, rows = table_scores(data.rows, seed), min(data.n, len(data.fake))
+    scores = [
+        Score(name, name, "table", part.score, if_same=1 - part.if_same, rows=rows,
+              needed=FOR_ONE_PERCENT, reading=f"1 minus the mean difference of {what}, real from "
+              "fake (total variation of groups of values, as in kermix compare); 1 is equal",
+              scatter=part.scatter)
+        for name, part, what in (("shape", found.shape, "columns"),
+                                 ("pairs", found.pairs, "pairs of columns"))
+        if part.each
     ]  # fmt: skip
+    scores += [
+        Score(name, title, "table", value, rows=rows, reading="as SDMetrics computes it")
+        for name, title, value in sdmetrics_scores(data.rows)
+    ]
+    return found, scores

@@ -20,6 +20,7 @@ from kermix.errors import OptionError
 from kermix.runs.folder import TABLE, check_data
 from kermix.runs.provenance import write_json
 from kermix.runs.run import Numbers, Outcome, Shown
+from kermix.tables.compare.verdict import area_text
 from kermix.tables.model.layout import TableLayout
 from kermix.tables.model.table_settings import TableModelSettings
 from kermix.tables.model.table_training import TableModelTask
@@ -39,8 +40,7 @@ from kermix.training.loop import Row, Trainer
 
 __all__ = ["TableRun", "write_results"]
 
-LEAST_JUDGED, MOST_JUDGED = 1000, 10_000  # rows that are drawn for the report
-KEPT_SAMPLES = 2500
+LEAST_JUDGED, MOST_JUDGED = 1000, 2500  # rows that are drawn for the report, and kept
 SHOWN_CLASSES = 12
 
 
@@ -61,12 +61,14 @@ def write_results(run: TrainedTable, data: TableData, outcome: Outcome, form: Cs
     drawn = model.sample(count, random_state=settings.seed + 1, frame="arrow")
     path = run.folder / f"samples{run.config['form']}"
     with table_writer(path, form=form) as writer:
-        writer.write(drawn.slice(0, KEPT_SAMPLES))
+        writer.write(drawn)
     types = {c.name: c.type for c in data.schema.columns}
-    samples = data.schema.encode(replace(as_frame(drawn, "samples"), types=types), extra=True)
+    table = replace(as_frame(drawn, "samples"), types=types)
+    samples = data.schema.encode(table, extra=True)
     judged = np.sort(held if len(held) else train[:MOST_JUDGED])
     log_density = model.score_samples(taken_rows(data.frame, judged))
-    quality = judge_samples(data.schema, data.encoded, samples, train, held, log_density)
+    tables = data.frame, table
+    quality = judge_samples(tables, data.schema, data.encoded, samples, train, held, log_density)
     copied = data.copied(samples)
     if copied is not None:
         quality = replace(quality, copies=copied)
@@ -110,8 +112,8 @@ def _numbers(data: TableData, quality: TableQuality, outcome: Outcome, kept: int
     kinds = [c.kind for c in schema.columns]
     listed_kinds = ", ".join(f"{kinds.count(k)} {k}" for k in dict.fromkeys(kinds))
     told = "too few rows to tell"
-    if quality.detection is not None:
-        told = f"{quality.detection:.3f} (1: boosted trees cannot, others may; 0: they always can)"
+    if quality.auc is not None and quality.interval is not None:
+        told = f"{area_text(quality.auc, quality.interval)} of a classifier"
     share = quality.copies_held
     of_held = "; no rows were held out" if share is None else f" ({share:.2%} of held-out rows)"
     against = "; ".join(f"{name}: {value:.3f}" for name, value in quality.references)
