@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from kermix.paper.table_records import RATE_BEFORE, command_of, largest_networks
+from kermix.paper.table_records import command_of, largest_networks, settings_of
 
 __all__ = ["write_classification_page"]
 
@@ -257,7 +257,7 @@ def _base_name(record: Record) -> str:
         return f"*{s['optimizer']}, {record['augmentation']}*"
     grid = "anchors at every position" if s["anchor_grid"] is None else (
         f"anchors on a grid of {s['anchor_grid']} x {s['anchor_grid']}")  # fmt: skip
-    rate = s["learning_rate"] or RATE_BEFORE
+    rate = settings_of(record).learning_rate
     return (
         f"*{s['optimizer']}, stride {s['stride']}, width {s['width']}, {s['output_width']} "
         f"Gaussians, {grid}, whitened patches, rate {rate:g}, weight decay "

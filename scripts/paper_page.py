@@ -18,6 +18,7 @@ from kermix.paper import formula_checks as formulas
 from kermix.paper import prior, remarks, table_records
 from kermix.paper.artefact import Claim
 from kermix.paper.catalogue import ARTEFACTS, judge_again
+from kermix.paper.counts import by_statement, counted_in_words, that_count
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, PAGE = ROOT / "results" / "paper", ROOT / "docs" / "paper.md"
@@ -209,11 +210,12 @@ def page() -> str:
         "",
         "Written by `python scripts/paper_page.py` from the files in `results/paper/`, which"
         " `kermix reproduce` wrote. Each claim is decided from the numbers by the rule next to it;"
-        " our own claims, which the paper does not make, are marked and do not count. What depends"
-        " on seeds is judged by 95 % intervals over them (Student's t, in parentheses), costs by"
-        " paired differences: **yes** and **no** where the whole interval says so, a **tie**"
-        " otherwise. Readings by which real data lose against samples, and trainings that"
-        " collapsed, are not counted. Where no seeds are named, nothing is random.",
+        " claims that the published paper does not make are marked as ours and do not count. What"
+        " depends on seeds is judged by 95 % intervals over them (Student's t, in parentheses),"
+        " costs by paired differences: **yes** and **no** where the whole interval says so, a"
+        " **tie** otherwise. Readings by which real data lose against samples, and comparisons of"
+        " trainings that collapsed, are not counted. Where no seeds are named, nothing is random"
+        " but the sample at hand, which was drawn once.",
         "",
         "The authors' notebooks, [bohu615/kernelized-matrix-cost]"
         "(https://github.com/bohu615/kernelized-matrix-cost), gave the data and the networks of"
@@ -236,39 +238,9 @@ def page() -> str:
     return "\n".join(lines)
 
 
-def by_statement(claims: Claims) -> dict[str, Claims]:
-    """The paper's claims, grouped by the statement that they are readings or cases of."""
-    found: dict[str, Claims] = {}
-    for claim in claims:
-        if not claim["ours"]:
-            found.setdefault(claim.get("statement") or claim["text"], []).append(claim)
-    return found
-
-
 def _counts(claims: Claims) -> list[str]:
-    groups = [[c for c in group if c["state"] != "not counted"]
-              for group in by_statement(claims).values()]  # fmt: skip
-    judged = [group for group in groups if group]
-    whole = sum(all(claim["holds"] for claim in group) for group in judged)
-    none = sum(all(_refuted(claim) for claim in group) for group in judged)
-    ties = sum(
-        not any(claim["holds"] for claim in group) and not all(_refuted(c) for c in group)
-        for group in judged
-    )
-    every = [claim for group in groups for claim in group]
-    seen, even = sum(c["holds"] for c in every), sum(c["state"] == "tie" for c in every)
-    left = len([c for g in by_statement(claims).values() for c in g]) - len(every)
-    return [
-        f"**Of {len(judged)} statements of the paper, {whole} were confirmed in every reading "
-        f"and case, {len(judged) - whole - none - ties} in some, {ties} ended in ties, {none} "
-        f"were refuted in all** (of {len(every)} readings and cases {seen} confirmed, {even} ties,"
-        f" {len(every) - seen - even} refuted; {left} more say nothing and are not counted).",
-        "",
-    ]
-
-
-def _refuted(claim: dict[str, Any]) -> bool:
-    return not claim["holds"] and claim["state"] == "judged"
+    found, cases = counted_in_words(claims)
+    return [f"**{found}** ({cases}).", ""]
 
 
 def _row(entry: Entry, claims: Claims) -> str:
@@ -276,7 +248,7 @@ def _row(entry: Entry, claims: Claims) -> str:
     judged = []
     for statement in entry.statements:
         every = groups.get(statement, [])
-        group = [claim for claim in every if claim["state"] != "not counted"]
+        group = that_count(every)
         seen = sum(claim["holds"] for claim in group)
         ties = sum(claim["state"] == "tie" for claim in group)
         if not group:

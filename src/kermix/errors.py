@@ -23,6 +23,7 @@ __all__ = [
     "TrainingError",
     "VarianceError",
     "WeightError",
+    "ZeroDensityWarning",
 ]
 
 
@@ -112,3 +113,7 @@ class DegenerateDataWarning(UserWarning):
 
 class PoorFitWarning(UserWarning):
     """A model is not clearly better than a single Gaussian."""
+
+
+class ZeroDensityWarning(UserWarning):
+    """Rows hold what a model has never seen, so that their density is zero."""

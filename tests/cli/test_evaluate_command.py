@@ -88,7 +88,7 @@ def test_embeddings_with_their_pictures(tmp_path):
     output = invoke(
         *files, "--pictures", tmp_path / "real", tmp_path / "fake", *FAST, "--report", page,
     )  # fmt: skip
-    assert "They lack" in output
+    assert "They have too little of" in output
     assert page.read_text().count("<img") >= 1
     cosine = json.loads(invoke(*files, "--kernel", "cosine", *FAST, "--json"))
     assert "Cosine" in cosine["kernel"]

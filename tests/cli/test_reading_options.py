@@ -10,7 +10,7 @@ from typer.main import get_command
 
 import kermix as km
 from commands import kermix
-from internals import COMMANDS, app, plain, split_names
+from internals import COMMANDS, Reading, app, open_files, plain, read_frame, split_names
 from kermix.errors import KermixError, OptionError, TableError
 
 READ_TABLES = {
@@ -25,6 +25,8 @@ OPTIONS = {
     "--decimal",
     "--encoding",
     "--header",
+    "--missing",
+    "--sheet",
 }
 # Nothing in it is as one would guess it.
 ODD = {"sep": ":", "decimal": ",", "encoding": "cp1252", "header": False}
@@ -244,3 +246,38 @@ def test_a_name_with_a_star_is_several_files(odd):
     assert json.loads((odd / "rows" / "config.json").read_text())["shape"] == [160, 1]
     with pytest.raises(TableError, match="no file matches this name"):
         kermix("schema", "none-*.parquet")
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet", ".jsonl", ".xlsx", ".feather"])
+def test_cells_that_are_called_missing_are_so_in_every_kind_of_file(ending, tmp_path):
+    cells = [f"{k}.5" if k % 5 else "unknown" for k in range(60)]
+    table = pd.DataFrame({"price": cells, "code": [k % 7 - 999 * (k % 3 == 0) for k in range(60)]})
+    path = tmp_path / f"t{ending}"
+    write = {".csv": table.to_csv, ".xlsx": table.to_excel, ".parquet": table.to_parquet,
+             ".feather": table.to_feather}.get(ending)  # fmt: skip
+    if write is None:
+        table.to_json(path, orient="records", lines=True)
+    else:
+        write(path, **({"index": False} if ending in (".csv", ".xlsx") else {}))
+    shown = kermix("schema", path, "--missing", "unknown", "--missing", "-999").output
+    rows = {line.split()[0]: line for line in shown.splitlines() if line.split()}
+    assert "20 %" in rows["price"]
+    reading = Reading(missing=("unknown",))
+    whole, _ = read_frame(path, reading)
+    parts = [t for part in open_files([str(path)], typed=True, reading=reading).parts
+             for t, _ in part.tables()]  # fmt: skip
+    assert pa.concat_tables(parts).column("price").null_count == 12
+    assert whole.columns["price"].null_count == 12
+
+
+def test_a_sheet_is_named_or_the_largest(tmp_path):
+    path = tmp_path / "book.xlsx"
+    with pd.ExcelWriter(path) as book:
+        pd.DataFrame({"small": [1, 2]}).to_excel(book, sheet_name="first", index=False)
+        pd.DataFrame({"large": range(30)}).to_excel(book, sheet_name="second", index=False)
+    shown = kermix("schema", path).output
+    assert "large" in shown
+    assert "'second' is read, which has most cells" in " ".join(shown.split())
+    assert "small" in kermix("schema", path, "--sheet", "first").output
+    with pytest.raises(TableError, match="has no sheet 'third'; it has first, second"):
+        read_frame(path, Reading(sheet="third"))

@@ -12,7 +12,14 @@ import pytest
 
 from commands import kermix
 from internals import TableRun, closest_distances, load_checkpoint
-from kermix.errors import KermixError, OptionError, RunError, SchemaError, TableError
+from kermix.errors import (
+    KermixError,
+    OptionError,
+    RunError,
+    SchemaError,
+    TableError,
+    ZeroDensityWarning,
+)
 from processes import command
 
 TINY = ["--width", "16", "--blocks", "1", "--steps", "40", "--learning-rate", "0.01"]
@@ -227,7 +234,6 @@ def test_killed_and_resumed_ends_with_the_same_weights(folder, tmp_path):
 
 
 BAD = {
-    "unseen": (lambda t: t.assign(sex="Robot"), SchemaError, r"bad\.csv, row 2, column sex"),
     "gone": (lambda t: t.drop(columns="age"), SchemaError, "there is no column age"),
     "text": (lambda t: t.assign(age="x"), SchemaError, r"bad\.csv, column age"),
     "id": (lambda t: t.drop(columns="id"), TableError, "has no column id"),
@@ -240,6 +246,16 @@ def test_rows_that_do_not_match_are_named(folder, tmp_path, case):
     change(people(20, seed=2)).to_csv(tmp_path / "bad.csv", index=False)
     with pytest.raises(error, match=expected):
         kermix("score", folder / "run", tmp_path / "bad.csv", "--id", "id")
+
+
+def test_rows_of_values_never_seen_have_density_zero_and_others_are_scored(folder, tmp_path):
+    rows = people(20, seed=2)
+    rows.loc[3, "sex"] = "Robot"
+    rows.to_csv(tmp_path / "new.csv", index=False)
+    with pytest.warns(ZeroDensityWarning, match=r"1 of 20 rows has .* row 5, column sex: .*Robot"):
+        said = kermix("score", folder / "run", tmp_path / "new.csv", "--sort").output
+    assert "\n5,-inf\n" in said
+    assert "over 19 rows (without 1 row of -inf)" in said
 
 
 def test_files_are_never_overwritten_and_kinds_are_known(folder, tmp_path):

@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 import kermix as km
-from internals import Reading, look_at_csv, open_files, read_frame
+from internals import Reading, csv_lines, look_at_csv, open_files, read_frame
 from internals import formats_module as formats
 from kermix.errors import KermixError, OptionError, SchemaError, SizeError, TableError
 from table_faults import FAULTS, PLAIN, write
@@ -389,3 +389,87 @@ def test_a_name_over_several_lines_is_told(tmp_path, text, told):
     path.write_bytes(text.encode())
     with pytest.raises(TableError, match=told):
         read_frame(path)
+
+
+FIRST_OF_DATA = {
+    "flowers": ("5.1,3.5,rose\n4.9,3.0,rose\n6.1,2.0,lily\n", ["x0", "x1", "x2"], "for data"),
+    "passengers": ("1,male,22\n2,female,38\n3,male,26\n", ["x0", "x1", "x2"], "for data"),
+    "years": ("country,2019,2020\nDE,1.5,2.5\nFR,1.0,2.0\n", ["country", "2019", "2020"], None),
+    "quantiles": ("name,0.25,0.75\na,1.5,2.5\nb,1.0,2.0\n", ["name", "0.25", "0.75"],
+                  "column names"),
+    "words": ("sex,smoker\nmale,yes\nfemale,no\nmale,no\n", ["sex", "smoker"], None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FIRST_OF_DATA)
+def test_a_line_of_numbers_and_words_is_data_if_its_words_come_again(case, tmp_path):
+    text, names, said = FIRST_OF_DATA[case]
+    frame, notes = read_frame(write(tmp_path / "t.csv", text))
+    assert list(frame.columns) == names
+    assert any(f"taken for {said}" in n or said in n for n in notes) if said else not notes
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_letters_of_windows_are_read_and_written(late, tmp_path):
+    rows = ["Köln;1"] * 9000 if late else []
+    text = "\n".join(["city;n", *rows, "\u201eBonn\u201c;2", "€uro;3", ""])
+    path = write(tmp_path / "t.csv", text, "cp1252")
+    frame, notes = read_frame(path)
+    assert frame.columns["city"].to_pylist()[-2:] == ["\u201eBonn\u201c", "€uro"]
+    assert frame.form.encoding == "cp1252"
+    assert "read as Windows-1252" in notes[0]
+    files = open_files([str(path)], typed=True)
+    assert [n for n in files.notes if "Windows-1252" in n]
+
+
+FIRST_LINES = {
+    "spreadsheet": ("sep=;\na;b\n1;2\n", "'sep=;', is for spreadsheets"),
+    "title": ("My report\na,b\n1,2\n", "line 2: 2 cells, and there is 1 column; remove the"),
+    "names alone": ("a,b", "there are no rows"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FIRST_LINES)
+def test_what_is_above_a_table_is_said(case, tmp_path):
+    text, said = FIRST_LINES[case]
+    with pytest.raises(TableError, match=said):
+        read_frame(write(tmp_path / "t.csv", text))
+
+
+def test_what_is_no_text_of_its_encoding_is_said(tmp_path):
+    with pytest.raises(TableError, match="not in utf-16"):
+        read_frame(write(tmp_path / "t.csv", "a,b\n1,2\n"), Reading(encoding="utf-16"))
+    lines = write(tmp_path / "t.jsonl", '{"a": "\u00fc"}\n', "latin-1")
+    with pytest.raises(TableError, match="not readable as JSON lines"):
+        read_frame(lines)
+
+
+def test_files_of_the_same_columns_in_another_order_are_one_table(tmp_path):
+    first = write(tmp_path / "1.csv", "a,b\n1,x\n")
+    second = write(tmp_path / "2.csv", "b,a\ny,2\n")
+    frame, _ = read_frame([first, second])
+    assert {n: c.to_pylist() for n, c in frame.columns.items()} == {"a": [1, 2], "b": ["x", "y"]}
+
+
+WRITTEN = {
+    "thousands": ("a;b\n1.234,5;x\n2.345.678,25;y\n12,0;x\n",
+                  "1.234,5;x\n2.345.678,25;y\n12,0;x\n"),
+    "whole thousands": ('a,b\n"1,234",x\n"2,345,678",y\n', '"1,234",x\n"2,345,678",y\n'),
+    "points first": ("a,b\n.5,x\n.25,y\n1.5,x\n", ".5,x\n.25,y\n1.5,x\n"),
+    "minutes": ("a,b\n2020-01-05 15:57,x\n2020-02-05 10:07,y\n",
+                "2020-01-05 15:57,x\n2020-02-05 10:07,y\n"),
+    "clocks": ("a,b\n15:57,x\n10:07,y\n", "15:57,x\n10:07,y\n"),
+    "microseconds": ("a,b\n2020-01-05 15:57:51.732550,x\n", "2020-01-05 15:57:51.732550,x\n"),
+    "some parts of seconds": (
+        "a,b\n2020-01-05T15:57:51.732551,x\n2020-01-05T15:57:51,y\n",
+        "2020-01-05T15:57:51.732551,x\n2020-01-05T15:57:51,y\n",
+    ),
+    "minutes of a zone": ("a,b\n2020-01-05T15:57Z,x\n", "2020-01-05T15:57Z,x\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRITTEN)
+def test_cells_are_written_as_they_were_read(case, tmp_path):
+    text, rows = WRITTEN[case]
+    frame, _ = read_frame(write(tmp_path / "t.csv", text))
+    assert "".join(csv_lines(pa.table(frame.columns), frame.form)) == rows

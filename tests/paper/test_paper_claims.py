@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from internals import Claim
+from internals import as_written_module as as_written
 from internals import generation_module as generation
 from internals import identity_module as identity
 from internals import measure_module as measure
@@ -241,6 +242,29 @@ def test_digits_are_judged_without_the_papers_numbers():
     claims = table_claims("digits", {**TABLE, "1": 0.85})
     assert verdicts(claims) == [True, True, True]
     assert not any("paper" in claim.numbers for claim in claims)
+    assert all(claim.ours for claim in claims)  # the paper says nothing of digits
+    assert [c.ours for c in table_claims("mnist", TABLE)[:3]] == [False, False, True]
+
+
+def test_training_accuracies_with_augmentation_say_nothing():
+    for train in (TRAIN, {**TRAIN, "1": 0.7}):
+        claim = table_claims("mnist", TABLE, "tuned, with augmentation", train)[4]
+        assert (claim.state, claim.holds) == ("not counted", False)
+        assert "augmentation" in claim.why
+    assert table_claims("mnist", TABLE, "tuned, no augmentation", TRAIN)[4].holds
+
+
+def test_what_was_missed_is_said():
+    rows = [
+        {"dataset": "cifar10", "reading": reading, "patch": 1, "seed": seed, "output width": 9,
+         "train_accuracy": train + 0.01 * seed, "test_accuracy": 0.5, "width": 8, "epochs": 3}
+        for reading, train in (("element", 0.89), ("vector", 0.68)) for seed in range(3)
+    ]  # fmt: skip
+    first = as_written.noted({"cells": rows})[0]
+    assert "vectors as anchors, patch 1: training accuracy 0.690, the paper's 0.899" in first
+    assert "each element" not in first
+    reached = [row for row in rows if row["reading"] == "element"]
+    assert not any("Missed" in note for note in as_written.noted({"cells": reached}))
 
 
 def test_claim_survives_its_file():

@@ -43,7 +43,8 @@ def verdicts(summary, largest, found):
     [
         ("form logdet", "excess nll", 1.1, [0]),
         ("form trace", "modes", 8, [0]),
-        ("v 0.1", "good samples", 0.75, [1]),
+        ("v 0.1", "good samples", 0.85, [1]),
+        ("v 1", "good samples", 0.75, []),  # of large ones no order is claimed
         ("v 1", "modes", 6, [2]),
         ("undivided", "energy distance", 0.15, [4]),
     ],
@@ -55,6 +56,22 @@ def test_claims_of_trainings_can_fail(found, name, key, value, failing):
     changed[name][key] = value
     after = verdicts(changed, LARGEST, found)
     assert [i for i, (a, b) in enumerate(zip(base, after, strict=True)) if a != b] == failing
+
+
+def test_ratios_of_distances_are_judged_as_ratios(found):
+    """Each is far above two: that they differ among themselves makes no tie."""
+    rows = rows_of(SUMMARY, "training")
+    apart = [row for row in rows if row["training"] == "undivided"]
+    for row, distance in zip(apart, (17.0, 39.0, 20.0), strict=True):
+        row["energy distance"] = distance
+    claim = remarks.claims(rows, LARGEST, found)[4]
+    assert claim.holds
+    (low, high) = claim.intervals["energy distance without over with"]
+    assert 0 < low < claim.numbers["energy distance without over with"] < high
+    # The geometric mean: 0.1 is the distance with the division.
+    assert claim.numbers["energy distance without over with"] ** 3 == pytest.approx(
+        170 * 390 * 200, rel=1e-9
+    )
 
 
 def test_claims_of_gram_matrices_can_fail(found):

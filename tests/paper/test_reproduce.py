@@ -310,7 +310,9 @@ def test_a_claim_that_fails_is_counted_on_the_page(artefacts, tmp_path):
     failed = [replace(c, holds=False) for c in artefact.claims[:2]]
     replace(artefact, claims=failed + artefact.claims[2:3]).save(tmp_path, quick=True, seconds=1.0)
     page = write_page(tmp_path, records_in(tmp_path)).read_text()
-    assert f"{int(artefact.claims[2].holds)} of 3 claims confirmed" in page
+    held = int(artefact.claims[2].holds)
+    assert f"Of 3 readings and cases, {held} confirmed, 0 tied, {3 - held} refuted; 0" in page
+    assert "Of 3 statements of the paper, " in page
 
 
 @pytest.mark.usefixtures("offline", "undrawn")

@@ -8,11 +8,13 @@ import pytest
 from benchmarks.table1_page import COLUMNS, GOALS, PAPER, write_classification_page
 
 from benchmarks import table1
-from internals import Augmentation, ClassifierSettings, load_labelled
+from internals import Augmentation, load_labelled
+from internals import as_written_module as as_written
 from internals import classifier_settings_module as presets
 from internals import table_records_module as table_cells
 from kermix.errors import OptionError
 
+ROOT = Path(__file__).parents[2]
 SMALL = ["--dataset", "digits", "--patch", "3", "--device", "cpu"]
 for pair in ("epochs=1", "width=8", "depth=2", "output_width=16", "batch_size=256"):
     SMALL += ["--set", pair]
@@ -132,19 +134,25 @@ def test_every_column_has_a_goal_and_the_papers_number():
 
 
 def test_the_commands_on_the_page_have_the_settings_of_the_records():
-    path = Path(__file__).parents[2] / "results" / "table1.json"
-    records = json.loads(path.read_text())
+    records = json.loads((ROOT / "results" / "table1.json").read_text())
     assert records
     for found in records:
         words = table_cells.command_of(found).split()
         assert words[:3] == ["python", "-m", "benchmarks.table1"]
         cells = table1._cells(table1._parser().parse_args(words[3:]))
         settings = {s.seed: s for dataset, s, _ in cells if dataset == found["dataset"]}
-        recorded = ClassifierSettings.from_json(found["settings"])
-        if recorded.learning_rate is None:
-            recorded = replace(recorded, learning_rate=table_cells.RATE_BEFORE)
+        recorded = table_cells.settings_of(found)
         given = settings[found["seed"]]
         assert replace(given, learning_rate=given.peak_rate) == recorded
+
+
+def test_cells_as_they_were_recorded_are_not_trained_again(monkeypatch):
+    """`kermix reproduce table-as-written --data-root DATA --cells results` finds all of them."""
+    kept = as_written._kept(ROOT / "results" / as_written.FILE)
+    monkeypatch.setattr(as_written, "_images", lambda *told: (None, None))
+    monkeypatch.setattr(as_written, "train_cell", None)
+    rows = as_written._trained(Path("DATA"), None, kept, lambda share: None, 3, (1, 3, 5, 7), {})
+    assert len(rows) == 48
 
 
 @pytest.mark.parametrize("patch", [None, 3])

@@ -123,6 +123,7 @@ def test_collapsed_costs_are_not_compared_with():
     found = toy.claims(rows_of(changed))
     assert found[2].holds
     assert "vector collapsed" in found[2].why
+    assert (found[5].state, found[5].why) == ("not counted", "vector collapsed")
     changed["svd"]["share of modes"] = 0.2
     assert toy.claims(rows_of(changed))[1].state == "not counted"
 

@@ -37,7 +37,7 @@ def test_a_dropped_mode_and_copies_are_found(dropped):
     found, mode = dropped
     assert not found.good
     assert str(found).splitlines()[0] == found.answer
-    assert "lack" in found.answer
+    assert "too little of one mode of real data" in found.answer
     assert "4 % of the samples are exact copies of training rows" in found.answer
     assert len(found.missed) == 1
     assert set(mode[list(found.missed[0].exemplars)].tolist()) == {4}
@@ -303,10 +303,49 @@ def test_five_exact_copies_among_five_hundred_rows_are_told(tmp_path):
     assert "1 % of the samples are exact copies of training rows" in found.answer
 
 
+def mixed(rows, seed):
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame({"town": rng.choice(list("abc"), rows), "kids": rng.poisson(1.2, rows),
+                         "x": rng.normal(size=rows).round(2),
+                         "price": rng.lognormal(3, 1, rows).round(1)})  # fmt: skip
+
+
+def test_exact_copies_are_told_although_each_column_is_coarse():
+    """No column alone, but all of them together say that rows do not coincide by chance."""
+    training, new = mixed(300, 0), mixed(300, 1)
+    new.iloc[:30] = training.iloc[:30]
+    found = km.evaluate(training, new, permutations=30, rank=20)
+    assert found.answer.startswith("10 % of the samples are exact copies of training rows. Apart")
+    assert not found.good
+    coarse = [mixed(300, k)[["town", "kids", "price"]].round(0) for k in (0, 1)]
+    fresh = km.evaluate(*coarse, permutations=30, rank=20)
+    assert fresh.memorizing.copies > 0.01
+    assert fresh.memorizing.copies_pvalue == 1
+
+
+def test_samples_that_resemble_real_rows_one_by_one_are_not_called_good():
+    rng = np.random.default_rng(0)
+    real = rng.normal(size=(300, 3))
+    found = km.evaluate(real, real + 1e-4 * rng.normal(size=(300, 3)), permutations=30, rank=20)
+    assert "They resemble real rows one by one, as near copies do: a classifier" in found.answer
+    assert found.good is False
+
+
+def test_samples_that_repeat_a_row_are_said_to():
+    real, fake = mixed(300, 0), mixed(300, 1)
+    fake = pd.concat([fake, *[fake.iloc[[5]]] * 100])
+    answer = km.evaluate(real, fake, permutations=30, rank=20).answer
+    assert answer.startswith("One row stands 101 times in fake and never in real, which")
+    assert "The samples may differ from real data" in answer
+
+
 def test_everything_missing_is_one_hundred_percent():
     x, _ = draw([1.0], 80, 9)
     found = km.evaluate(x[:40], x[40:] + 50.0, **QUICK)
-    assert "They lack 100 % (one mode) of real data, and 100 % (one mode) of them" in found.answer
+    assert (
+        "They have too little of one mode of real data (by 100 % of the rows), too much of one "
+        "mode (by 100 % of the rows)"
+    ) in found.answer
 
 
 def test_too_few_permutations_are_no_proof_of_likeness(tmp_path):

@@ -225,7 +225,7 @@ def test_copies_among_rows_that_coincide_are_said_before_a_difference():
         assert verdict.unexplained == (0, pytest.approx(300, abs=200))
         told = "Rows repeat more often within data frame (2) (about "
         assert verdict.sentence().startswith(told)
-        assert "and the p-value takes each as a row of its own" in verdict.headline()
+        assert "They may differ (p = " in verdict.headline()
     assert any(found)
 
 
@@ -285,3 +285,42 @@ def test_single_rows_of_very_many_copies_are_spoken_of_first(rows):
     told = km.compare(second, first, permutations=39).verdict.headline()
     assert "times in data frame (1) and" in told
     assert km.compare(first, second[:400], permutations=39).verdict.frequent is None
+
+
+def test_the_row_that_a_set_repeats_is_spoken_of_and_not_those_that_are_rarer_for_it():
+    rng = np.random.default_rng(0)
+    first, second = (
+        pd.DataFrame({"g": rng.choice(list("abc"), 900), "kids": rng.integers(0, 7, 900)})
+        for _ in range(2)
+    )
+    second = pd.concat([second, *[second.iloc[[5]]] * 150])
+    frequent = km.compare(first, second, permutations=39).verdict.frequent
+    alike = [int((t == second.iloc[5]).all(axis=1).sum()) for t in (first, second)]
+    assert (frequent.distinct, frequent.counts) == (1, tuple(alike))
+
+
+def test_rows_that_repeat_are_not_blamed_for_what_they_cannot_do():
+    """Few rows coincide, or one stands five times, and the AUC is far above what these could."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        first, second = (rng.normal(size=(900, 2)) for _ in range(2))
+        second[:, 1] = 0.2 * second[:, 1] + second[:, 0]
+        second[:30] = second[0]
+        first, second = (pd.DataFrame(x.round(1), columns=["x", "y"]) for x in (first, second))
+        verdict = km.compare(first, second, permutations=39).verdict
+        assert verdict.interval[0] > 0.6
+        assert verdict.headline().startswith("They differ")
+        assert not verdict.perhaps_copies
+
+
+def test_sets_of_which_one_is_made_from_the_other_are_said_to_be_pairs():
+    rng = np.random.default_rng(0)
+    first = pd.DataFrame(rng.normal(size=(300, 3)), columns=list("abc"))
+    verdict = km.compare(first, first + 1e-4 * rng.normal(size=(300, 3)), permutations=39).verdict
+    assert verdict.paired
+    told = f"do worse than chance (AUC {verdict.effect:.2f}; 0.5 is chance)"
+    assert verdict.sentence().startswith("Rows of both sets belong together in pairs: a classif")
+    assert told.replace("do ", "does ") in verdict.headline()
+    other = pd.DataFrame(rng.normal(size=(300, 3)), columns=list("abc"))
+    assert not km.compare(first, other, permutations=39).verdict.paired
+    assert not km.compare(first, first, permutations=39).verdict.paired

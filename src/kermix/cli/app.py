@@ -30,7 +30,7 @@ from kermix.cli.options import WORDS, Command
 from kermix.cli.output import INTERRUPTED, plain, print_notes
 from kermix.cli.settings_options import command_of
 from kermix.environment import __version__
-from kermix.errors import DegenerateDataWarning, KermixError, MissingExtraError
+from kermix.errors import DegenerateDataWarning, KermixError, MissingExtraError, ZeroDensityWarning
 
 __all__ = ["app", "run"]
 
@@ -167,7 +167,7 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     """Our own warnings are notes for a user, who does not want to know the line of code."""
-    if issubclass(category, DegenerateDataWarning):
+    if issubclass(category, DegenerateDataWarning | ZeroDensityWarning):
         print_notes([str(message)], Console(stderr=True))
     else:
         sys.stderr.write(warnings.formatwarning(message, category, filename, lineno))

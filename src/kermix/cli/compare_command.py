@@ -79,7 +79,7 @@ def command(
     fail_if_different: Annotated[
         bool,
         typer.Option(
-            "--fail-if-different", help=f"Exit with status {DIFFERENT} if the sets differ."
+            "--fail-if-different", help=f"Exit with status {DIFFERENT} if the sets differ, or may."
         ),
     ] = False,
     details: Annotated[

@@ -91,7 +91,7 @@ def _reading(
         str | None,
         _option(
             "--encoding",
-            text="Encoding of a text file. By default UTF-8, or Latin-1 if that fails.",
+            text="Encoding of a text file. By default UTF-8, else Windows-1252 or Latin-1.",
         ),
     ] = None,
     header: Annotated[
@@ -100,6 +100,18 @@ def _reading(
             "--header/--no-header",
             text="Whether the first line of a text file holds column names.",
         ),
+    ] = None,
+    missing: Annotated[
+        list[str] | None,
+        _option(
+            "--missing",
+            text="A cell that stands for a missing value, beside empty ones, NA and the like "
+            "(repeatable).",
+        ),
+    ] = None,
+    sheet: Annotated[
+        str | None,
+        _option("--sheet", text="Sheet of an Excel file. By default that with most cells."),
     ] = None,
 ) -> Reading:
     """The options as one object."""
@@ -118,6 +130,8 @@ def _reading(
         decimal,
         encoding,
         header,
+        tuple(missing or ()),
+        sheet,
     )
 
 

@@ -84,11 +84,23 @@ def score(
         print_lines(csv_lines([[named, "log_density"], *([n, f"{v:.6f}"] for n, v in pairs)]))
     else:
         print_lines([f"{value:.6f}" for value in values])
-    error = f" ± {values.std() / len(values) ** 0.5:.4f}" if len(values) > 1 else ""
-    rows = counted(len(values), "row")
-    say(f"mean log-density {values.mean():.4f}{error} nats over {rows}")
+    say(_mean_of(values))
     if out is not None:
         say(f"Log-densities: {out}")
+
+
+def _mean_of(values: "np.ndarray") -> str:
+    """The mean and its standard error, in words; rows of density zero are counted apart."""
+    import numpy as np
+
+    some = values[np.isfinite(values)]
+    if not len(some):
+        return "no row has a log-density above -inf"
+    error = f" ± {some.std() / len(some) ** 0.5:.4f}" if len(some) > 1 else ""
+    left = len(values) - len(some)
+    rest = f" (without {counted(left, 'row')} of -inf)" if left else ""
+    rows = counted(len(some), "row")
+    return f"mean log-density {some.mean():.4f}{error} nats over {rows}{rest}"
 
 
 def _by_table_model(

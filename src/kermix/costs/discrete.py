@@ -119,10 +119,15 @@ def _divided(vectors: Tensor, weights: Tensor) -> Tensor:
     return vectors * inverse.unsqueeze(-1)
 
 
-def _checked(p: Tensor, q: Tensor, kernel: Tensor, square: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _kind_of(value: object) -> str:
+    return str(tuple(value.shape)) if isinstance(value, Tensor) else type(value).__name__
+
+
+def _check_kernel(kernel: Tensor, square: bool) -> None:
     if not isinstance(kernel, Tensor) or not kernel.dtype.is_floating_point or kernel.ndim < 2:
-        found = tuple(kernel.shape) if isinstance(kernel, Tensor) else type(kernel).__name__
-        raise KernelError(f"kernel is {found}; give a floating-point matrix of shape (N, M).")
+        raise KernelError(
+            f"kernel is {_kind_of(kernel)}; give a floating-point matrix of shape (N, M)."
+        )
     if square and kernel.shape[-1] != kernel.shape[-2]:
         raise ShapeError(
             f"kernel has shape {tuple(kernel.shape)}: the bound of Eq. (19) is for a single set "
@@ -133,13 +138,16 @@ def _checked(p: Tensor, q: Tensor, kernel: Tensor, square: bool) -> tuple[Tensor
             raise KernelError("kernel has NaN or infinite values.")
         if square and not torch.allclose(kernel, kernel.mT, rtol=1e-4, atol=1e-6):
             raise KernelError("kernel is not symmetric, so the bound of Eq. (19) does not hold.")
+
+
+def _checked(p: Tensor, q: Tensor, kernel: Tensor, square: bool) -> tuple[Tensor, Tensor, Tensor]:
+    _check_kernel(kernel, square)
     parts = []
     for name, weights, axis in (("p", p, -2), ("q", q, -1)):
         if not isinstance(weights, Tensor) or weights.shape[-1:] != kernel.shape[axis:][:1]:
-            found = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
             raise ShapeError(
-                f"{name} is {found} for a kernel of shape {tuple(kernel.shape)}; p has a "
-                "probability for each row, q for each column."
+                f"{name} is {_kind_of(weights)} for a kernel of shape {tuple(kernel.shape)}; p "
+                "has a probability for each row, q for each column."
             )
         if weights.device != kernel.device:
             raise DeviceError(f"{name} is on {weights.device} and kernel on {kernel.device}.")

@@ -444,6 +444,13 @@ def _sketched(
         return sides
     if rank is not None:
         return MomentStatistics.of_points(sides, None, rank)
+    return _exact_enough(sides, method, tolerance)
+
+
+def _exact_enough(
+    sides: PointStatistics, method: SVDMethod, tolerance: float
+) -> PointStatistics | MomentStatistics:
+    """Sketches with an error within the tolerance; else, if nobody asked for them, the points."""
     most = round(sum(sides.sizes)) if method == "sketch" else round(min(sides.sizes)) // 4
     residual = tolerance / 4
     for _ in range(SKETCH_ATTEMPTS if method == "sketch" else 1):

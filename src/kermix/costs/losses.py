@@ -104,10 +104,10 @@ class GraphedCalls:
 
 
 def _can_be_captured(tensors: list[Tensor]) -> bool:
+    if not all(t.is_cuda and t.dtype == torch.float32 and t.ndim <= 2 for t in tensors):
+        return False
     return (
-        all(t.is_cuda and t.dtype == torch.float32 and t.ndim <= 2 for t in tensors)
-        and min(len(t) for t in tensors) >= 2
-        and max(len(t) for t in tensors) <= MOST_POINTS
+        all(2 <= len(t) <= MOST_POINTS for t in tensors)
         and len({id(t) for t in tensors}) == len(tensors)  # a set beside itself is another case
         and not is_traced(*tensors)
         and not torch.cuda.is_current_stream_capturing()

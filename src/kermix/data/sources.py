@@ -183,7 +183,7 @@ def _read_file(
     check_file(file)
     array = part if array is None else array
     name = file.name if array is None else f"{file.name}:{array}"
-    return _from_array(numbers_of(file, array), name, columns)
+    return _from_array(numbers_of(file, array, reading.missing), name, columns)
 
 
 def _of_frame(frame: Frame, columns: Sequence[str] | None = None) -> Table:

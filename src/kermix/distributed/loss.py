@@ -3,6 +3,7 @@
 Ranks first agree on how many rows each has, and that all of them mean the same problem.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -83,48 +84,56 @@ def side_of(
     return BatchSide(name, side, [] if rows is None else list(rows), weights)
 
 
+def _facts(side: BatchSide) -> list[int]:
+    x, w = side.points, side.weights
+    finite = not values_are_readable(x) or bool(torch.isfinite(x).all())
+    return [
+        x.shape[-2], x.shape[-1], x.ndim, math.prod(x.shape[:-2]), DTYPES.index(x.dtype),
+        int(finite), int(_has_gradient(x)), int(w is not None),
+        int(w is not None and _has_gradient(w)),
+    ]  # fmt: skip
+
+
+def _check_facts(name: str, facts: list[tuple[int, ...]]) -> None:
+    """Refuse what does not fit together; each fact has an entry for every rank."""
+    for fact, values in zip(FACTS, facts[1:5], strict=True):
+        if len(set(values)) > 1:
+            shown = [str(DTYPES[v]) for v in values] if fact == "dtype" else list(values)
+            raise RankError(
+                f"{name} does not have the same {fact} on all ranks: {shown}, in order of rank."
+            )
+    if len(set(facts[7])) > 1:
+        raise RankError(f"weights_{name} is given on some ranks only: give it on all, or on none.")
+    bad = [rank for rank, finite in enumerate(facts[5]) if not finite]
+    if bad:
+        raise SampleError(f"{name} has NaN or infinite values on ranks {bad}.")
+    if not sum(facts[0]):
+        raise SampleError(f"{name} is empty on all ranks.")
+
+
+FACTS = ("dimension", "number of axes", "batch size", "dtype")
+
+
+def _share_gradients(side: BatchSide, of_points: bool, of_weights: bool) -> None:
+    """Where one rank's rows have a gradient, all ranks take part in the backward."""
+    if of_points and not _has_gradient(side.points):
+        side.points = side.points.detach().requires_grad_()
+    if of_weights and side.weights is not None and not _has_gradient(side.weights):
+        side.weights = side.weights.detach().requires_grad_()
+
+
 def agree(ranks: Ranks, sides: list[BatchSide]) -> None:
     """Tell each other the sizes; what does not fit together is refused by all ranks alike."""
-    told: list[int] = []
-    for side in sides:
-        x, w = side.points, side.weights
-        finite = not values_are_readable(x) or bool(torch.isfinite(x).all())
-        batch = 1
-        for length in x.shape[:-2]:
-            batch *= length
-        told += [
-            x.shape[-2], x.shape[-1], x.ndim, batch, DTYPES.index(x.dtype), int(finite),
-            int(_has_gradient(x)), int(w is not None), int(w is not None and _has_gradient(w)),
-        ]  # fmt: skip
     if not sides:
         return
+    told = [fact for side in sides for fact in _facts(side)]
     width = len(told) // len(sides)
     answers = ranks.collect(told, sides[0].points.device)
     for k, side in enumerate(sides):
         facts = list(zip(*[row[k * width : (k + 1) * width] for row in answers], strict=True))
-        names = ("dimension", "number of axes", "batch size", "dtype")
-        for name, values in zip(names, facts[1:5], strict=True):
-            if len(set(values)) > 1:
-                shown = [str(DTYPES[v]) for v in values] if name == "dtype" else list(values)
-                raise RankError(
-                    f"{side.name} does not have the same {name} on all ranks: {shown}, in order "
-                    "of rank."
-                )
-        if len(set(facts[7])) > 1:
-            raise RankError(
-                f"weights_{side.name} is given on some ranks only: give it on all, or on none."
-            )
-        bad = [rank for rank, finite in enumerate(facts[5]) if not finite]
-        if bad:
-            raise SampleError(f"{side.name} has NaN or infinite values on ranks {bad}.")
+        _check_facts(side.name, facts)
         side.counts = list(facts[0])
-        if not sum(side.counts):
-            raise SampleError(f"{side.name} is empty on all ranks.")
-        # Where one rank's rows have a gradient, all ranks take part in the backward.
-        if any(facts[6]) and not _has_gradient(side.points):
-            side.points = side.points.detach().requires_grad_()
-        if any(facts[8]) and side.weights is not None and not _has_gradient(side.weights):
-            side.weights = side.weights.detach().requires_grad_()
+        _share_gradients(side, any(facts[6]), any(facts[8]))
 
 
 def _has_gradient(tensor: Tensor) -> bool:
@@ -284,20 +293,9 @@ class DistributedLoss(nn.Module):
             return "gather"
         if self.features is not None:
             return "moments"
-        device = x.points.device.type
-        if isinstance(loss, SVDLoss) and x.points.ndim == y.points.ndim == 2:
-            if loss.options["method"] == "sketch":
-                return "moments"
-            many = min(len(x), len(y)) > SKETCH_ABOVE.get(device, 4096)
-            if many and loss.options["method"] == "auto":
-                return "moments"
-        if isinstance(loss, MatrixLoss) and loss.form != "data_fixed" and x.points.ndim > 2:
-            return "gather"
-        few, more = sorted((len(x), len(y)))
-        large = few * more > (SHARD_ABOVE_CUDA if device == "cuda" else SHARD_ABOVE)
-        # By QR, as on a CPU, every rank repeats a part of the work that grows with `few` cubed.
-        repeated = isinstance(loss, SVDLoss) and device != "cuda" and more < 3 * few
-        return "shard" if ranks.size > 1 and large and not repeated else "gather"
+        if isinstance(loss, SVDLoss) and _takes_a_sketch(loss, x, y):
+            return "moments"
+        return "shard" if ranks.size > 1 and _worth_sharding(loss, x, y) else "gather"
 
     def _gather(self, ranks: Ranks, x: BatchSide, y: BatchSide) -> tuple[Tensor, RankInfo]:
         (points_x, weights_x), (points_y, weights_y) = x.gathered(ranks), y.gathered(ranks)
@@ -471,3 +469,22 @@ def _statistics_options(
         asked["ridge"] = default_ridge(dtype)
     solves = isinstance(loss, VectorLoss | MatrixLoss)
     return {"dtype": solve_dtype(device) if solves else dtype, **asked}
+
+
+def _takes_a_sketch(loss: SVDLoss, x: BatchSide, y: BatchSide) -> bool:
+    if not x.points.ndim == y.points.ndim == 2:
+        return False
+    many = min(len(x), len(y)) > SKETCH_ABOVE.get(x.points.device.type, 4096)
+    method = loss.options["method"]
+    return method == "sketch" or (many and method == "auto")
+
+
+def _worth_sharding(loss: KernelLoss, x: BatchSide, y: BatchSide) -> bool:
+    if isinstance(loss, MatrixLoss) and loss.form != "data_fixed" and x.points.ndim > 2:
+        return False
+    few, more = sorted((len(x), len(y)))
+    if x.points.is_cuda:
+        return few * more > SHARD_ABOVE_CUDA
+    # By QR, as on a CPU, every rank repeats a part of the work that grows with `few` cubed.
+    repeated = isinstance(loss, SVDLoss) and more < 3 * few
+    return few * more > SHARD_ABOVE and not repeated

@@ -170,6 +170,9 @@ class ProductEstimator(BaseEstimator):
             raise OptionError(f"learning_rate={self.learning_rate!r} must be a number above 0.")
         if not (_is_number(self.weight_decay) and 0 <= self.weight_decay < math.inf):
             raise OptionError(f"weight_decay={self.weight_decay!r} must be a non-negative number.")
+        self._check_share()
+
+    def _check_share(self) -> None:
         share = self.validation_fraction
         if share is None and "validation_fraction" in self._may_be_none:
             return

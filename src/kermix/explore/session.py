@@ -68,7 +68,7 @@ def odd_rows(
         cells, likely = _cells(model, name, chosen)
         usually = cells[len(worst) :]
         typical = float(usually[np.isfinite(usually)].mean()) if np.isfinite(usually).any() else 0
-        below[:, k] = np.nan_to_num(typical - cells[: len(worst)], nan=0.0)
+        below[:, k] = np.nan_to_num(typical - cells[: len(worst)], nan=0.0, posinf=np.inf)
         expected.append(likely[: len(worst)])
     shown = taken_rows(frame, worst)
     values = {name: texts(shown.columns[name]) for name in names}
@@ -77,15 +77,20 @@ def odd_rows(
     for r, place in enumerate(places):
         order = np.argsort(-below[r], kind="stable")[:REASONS]
         reasons = [
-            {"column": names[k], "nats": float(below[r, k]), "expected": expected[k][r]}
+            {"column": names[k], "nats": _finite(below[r, k]), "expected": expected[k][r]}
             for k in order
             if below[r, k] >= LEAST
         ]
         row = {name: values[name][r] for name in names}
         rows.append({"row": int(place) + frame.first_row, "values": row, "reasons": reasons,
-                     "log_density": float(logs[worst[r]])})  # fmt: skip
-    middle = float(np.median(logs)) if len(logs) else None
+                     "log_density": _finite(logs[worst[r]])})  # fmt: skip
+    middle = _finite(np.median(logs)) if len(logs) else None
     return {"rows": rows, "of": int(frame.rows), "median": middle, "names": names}
+
+
+def _finite(number: float) -> float | None:
+    """A number that JSON can hold: None for the log-density of what was never seen."""
+    return float(number) if np.isfinite(number) else None
 
 
 def _cells(model: Answering, name: str, rows: Frame) -> tuple[np.ndarray, list[str | None]]:
@@ -97,7 +102,8 @@ def _cells(model: Answering, name: str, rows: Frame) -> tuple[np.ndarray, list[s
     else:
         codes, scores = column.encode(cells, rows.name, "unknown"), np.zeros(rows.rows)
     logs = found.log_density(codes.clip(min=0), scores)
-    return np.where(codes < 0, np.nan, logs), texts(found.most_likely())
+    unknown = np.where(np.asarray(cells.is_null().to_numpy()), np.nan, -np.inf)
+    return np.where(codes < 0, unknown, logs), texts(found.most_likely())
 
 
 MOST_COLUMNS = 200

@@ -86,9 +86,9 @@ def checked(
     for column in shown:
         column["difference"] = differences[column["name"]]
     shown.sort(key=lambda column: -column["difference"])
-    own, drawn = (grouped(data.schema, data.encoded, rows) for rows in (data.encoded, samples))
+    own, other = (grouped(data.schema, data.encoded, rows) for rows in (data.encoded, samples))
     names = group_names(data.schema, data.encoded, own)
-    pairs = [_pair(data.schema, own, drawn, names, pair) for pair in quality["pairs"]]
+    pairs = [_pair(data.schema, own, other, names, pair) for pair in quality["pairs"]]
     scores = {name: quality[name] for name in ("log_density", "density_name", "references",
               "auc", "interval", "copies", "copies_held", "privacy", "pair_floor")}  # fmt: skip
     return {"columns": shown, "pairs": pairs, "scores": scores,

@@ -338,9 +338,10 @@ def fit(
         quick: Whether to use fewer steps and components, for a first look.
         show: Whether to show a progress bar.
         options: `rows`, `data_root` and `size` of data that are read; of tables `columns`,
-            `exclude`, `kinds`, `delimiter`, `decimal`, `encoding`, `header`, `target` and
-            `from_disk` (train from rows encoded in the run folder; by default if they do not fit
-            in half of the free memory); `device`, `precision`, `devices`, `nodes` and `strategy`;
+            `exclude`, `kinds`, `delimiter`, `decimal`, `encoding`, `header`, `missing`, `sheet`,
+            `target` and `from_disk` (train from rows encoded in the run folder; by default if they
+            do not fit in half of the free memory); `device`, `precision`, `devices`, `nodes` and
+            `strategy`;
             and every setting of `kermix.training.fit_settings.FitSettings` (of
             `kermix.images.generator_settings.ImageSettings` for images, of
             `kermix.tables.model.table_settings.TableModelSettings` for the table model).

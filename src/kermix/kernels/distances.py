@@ -112,6 +112,19 @@ def squared_distances(
     return distances
 
 
+def _column_by_column(
+    pull: Tensor, a: Tensor, b: Tensor, both: bool
+) -> tuple[Tensor, Tensor | None]:
+    toward_b, toward_a = [], []
+    for p, q in zip(a.unbind(-1), b.unbind(-1), strict=True):
+        move = (q.unsqueeze(-2) - p.unsqueeze(-1)) * pull
+        toward_b.append(move.sum(-1))
+        if both:
+            toward_a.append(-move.sum(-2))
+        del move  # before the next one is made
+    return torch.stack(toward_b, -1), torch.stack(toward_a, -1) if both else None
+
+
 def attraction(
     pull: Tensor,  # (*B, M, N)
     a: Tensor,  # (*B, M, d)
@@ -138,15 +151,7 @@ def attraction(
     if layout is not None:
         return _attraction_of_numbers(pull, a, b, same, both, layout)
     if a.shape[-1] <= DIRECT_PULLS_UP_TO:
-        columns = zip(a.unbind(-1), b.unbind(-1), strict=True)
-        toward_b, toward_a = [], []
-        for p, q in columns:
-            move = (q.unsqueeze(-2) - p.unsqueeze(-1)) * pull
-            toward_b.append(move.sum(-1))
-            if both:
-                toward_a.append(-move.sum(-2))
-            del move  # before the next one is made
-        return torch.stack(toward_b, -1), torch.stack(toward_a, -1) if both else None
+        return _column_by_column(pull, a, b, both)
     origin = _middle(b)
     looked_at = a.device.type == "cpu" and not torch.is_grad_enabled() and not is_traced(pull, a)
     if looked_at and a.dtype in LONGEST_TERMS:

@@ -281,31 +281,36 @@ def _pack(values: list[Scalar]) -> Numbers:
     return torch.stack([torch.as_tensor(v, dtype=like.dtype, device=like.device) for v in values])
 
 
+def _checked_tensor(name: str, v: Tensor) -> Tensor:
+    if v.ndim > 1:
+        raise ShapeError(
+            f"{name} has shape {tuple(v.shape)}; give one variance, or a list of them."
+        )
+    if not v.dtype.is_floating_point:
+        raise VarianceError(f"{name} has dtype {v.dtype}; a variance is a real number.")
+    _check_values(name, v)
+    if not v.numel():
+        raise VarianceError(f"{name} is empty; give at least one variance.")
+    return v
+
+
+def _as_numbers(given: Any) -> tuple[float, ...]:
+    values = given.tolist() if isinstance(given, np.ndarray) else given
+    return tuple(float(u) for u in values) if isinstance(values, Sequence) else (float(values),)
+
+
 def _checked(name: str, v: Variance) -> tuple[float, ...] | Tensor:
     """Variances as numbers, or as the tensor that they were given as."""
     if isinstance(v, Tensor):
-        if v.ndim > 1:
-            raise ShapeError(
-                f"{name} has shape {tuple(v.shape)}; give one variance, or a list of them."
-            )
-        if not v.dtype.is_floating_point:
-            raise VarianceError(f"{name} has dtype {v.dtype}; a variance is a real number.")
-        _check_values(name, v)
-        if not v.numel():
-            raise VarianceError(f"{name} is empty; give at least one variance.")
-        return v
+        return _checked_tensor(name, v)
     if callable(v):
         raise KernelError(
             f"{name} is {v!r}, which is not a Gaussian kernel. Pass other kernels as kernel= to "
             "the costs, their losses, km.decompose and km.two_sample_test; features based on "
             "closed forms of Gaussians (two variances, sketches, km.compare) support no other."
         )
-    given: Any = v
-    values = given.tolist() if isinstance(given, np.ndarray) else given
     try:
-        numbers = (
-            tuple(float(u) for u in values) if isinstance(values, Sequence) else (float(values),)
-        )
+        numbers = _as_numbers(v)
     except (TypeError, ValueError):
         raise VarianceError(
             f"{name} is {v!r}; give a positive number, a list of them, or a tensor."

@@ -201,11 +201,12 @@ class _Gram(torch.autograd.Function):
             return (None,) * 8
         a, b, nearest, log_scale, kept, *learned = ctx.saved_tensors
         rates, log_weights = learned or ctx.numbers
-        if ctx.keeps_kernel and not torch.is_grad_enabled():
-            distances, kernels = None, [kept]
+        again = torch.is_grad_enabled()
+        distances: Tensor | None = None
+        if ctx.keeps_kernel and not again:
+            kernels = [kept]
         else:
             # For a second derivative the distances must depend on the points again.
-            again = torch.is_grad_enabled()
             distances = squared_distances(a, b, ctx.same, ctx.layout) if again else kept
             kernels = kernels_at(distances, rates, log_weights, nearest, log_scale)
         parts = [grad * kernel for kernel in kernels]
@@ -220,12 +221,10 @@ class _Gram(torch.autograd.Function):
             layout=ctx.layout,
         )
         grad_a, grad_b = 2 * toward_b, None if toward_a is None else 2 * toward_a
-        if not any(ctx.needs_input_grad[2:4]):
-            return grad_a, grad_b, None, None, None, None, None, None
-        assert distances is not None
-        grad_rates = torch.stack([-(part * distances).sum() for part in parts])
-        grad_log_weights = torch.stack([part.sum() for part in parts])
-        return grad_a, grad_b, grad_rates, grad_log_weights, None, None, None, None
+        of_terms: tuple[Tensor | None, Tensor | None] = (None, None)
+        if any(ctx.needs_input_grad[2:4]):
+            of_terms = _gradients_of_terms(parts, distances)
+        return grad_a, grad_b, *of_terms, None, None, None, None
 
 
 def _evaluate(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -263,3 +262,10 @@ def save_with_terms(
     learned = isinstance(rates, Tensor)
     ctx.numbers = None if learned else (rates, log_weights)
     ctx.save_for_backward(*tensors, *((rates, log_weights) if learned else ()))
+
+
+def _gradients_of_terms(parts: list[Tensor], distances: Tensor | None) -> tuple[Tensor, Tensor]:
+    """With respect to the rates and the logarithms of the weights of several kernels."""
+    assert distances is not None
+    rates = torch.stack([-(part * distances).sum() for part in parts])
+    return rates, torch.stack([part.sum() for part in parts])

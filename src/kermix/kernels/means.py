@@ -5,7 +5,6 @@ backward computes them again. Points in few dimensions take one fused loop over 
 always on a GPU, and on a CPU where there are so many pairs that compiling it pays.
 """
 
-import functools
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -130,24 +129,12 @@ class _LogMeans(torch.autograd.Function):
         factors = grad * (-ratio).exp()
         tiled = torch.is_grad_enabled() or ctx.layout is not None
         backend = None if tiled else _one_loop(points, sources)
-        evaluate = (
-            functools.partial(_tiled_gradients, layout=ctx.layout)
-            if backend is None
-            else functools.partial(_fused_gradients, backend)
-        )
-        gradients = evaluate(
-            points,
-            sources,
-            weights,
-            rates,
-            log_weights,
-            factors,
-            nearest,
-            log_scale,
-            ctx.chunk,
-            ctx.same,
-            sources_too=any(ctx.needs_input_grad[1:3]),
-        )
+        given = _Given(points, sources, weights, rates, log_weights, factors, nearest, log_scale)
+        sources_too = any(ctx.needs_input_grad[1:3])
+        if backend is None:
+            gradients = _tiled_gradients(given, ctx.chunk, ctx.same, sources_too, ctx.layout)
+        else:
+            gradients = _fused_gradients(backend, given, sources_too)
         return (
             *gradients[:3],
             gradients.rates if learned else None,
@@ -187,20 +174,23 @@ def _row_block(
     return total.log().squeeze(-1), nearest.squeeze(-1), log_scale.squeeze(-1)
 
 
+class _Given(NamedTuple):
+    """What gradients are computed from."""
+
+    points: Tensor
+    sources: Tensor
+    weights: Tensor
+    rates: Numbers
+    log_weights: Numbers
+    factors: Tensor
+    nearest: Tensor
+    log_scale: Tensor
+
+
 def _tiled_gradients(
-    points: Tensor,
-    sources: Tensor,
-    weights: Tensor,
-    rates: Numbers,
-    log_weights: Numbers,
-    factors: Tensor,
-    nearest: Tensor,
-    log_scale: Tensor,
-    chunk: int,
-    same: bool,
-    sources_too: bool,
-    layout: Layout | None,
+    given: _Given, chunk: int, same: bool, sources_too: bool, layout: Layout | None
 ) -> _Gradients:
+    points, sources, weights, rates, log_weights, factors, nearest, log_scale = given
     row_parts = [t.unsqueeze(-1).split(chunk, -2) for t in (factors, nearest, log_scale)]
     grad_points = []
     grad_sources = [torch.zeros_like(t) for t in sources.split(chunk, -2)]
@@ -252,20 +242,8 @@ def _fused_masses(
     return nearest.reshape(shape), [mass.reshape(shape) for mass in masses]
 
 
-def _fused_gradients(
-    backend: ModuleType,
-    points: Tensor,
-    sources: Tensor,
-    weights: Tensor,
-    rates: Numbers,
-    log_weights: Numbers,
-    factors: Tensor,
-    nearest: Tensor,
-    log_scale: Tensor,
-    chunk: int,
-    same: bool,
-    sources_too: bool,
-) -> _Gradients:
+def _fused_gradients(backend: ModuleType, given: _Given, sources_too: bool) -> _Gradients:
+    points, sources, weights, rates, log_weights, factors, nearest, log_scale = given
     p, s, w = _flat(points, 2), _flat(sources, 2), _flat(weights, 1)
     near, factor = _flat(nearest, 1), _flat(factors, 1)
     shares = _shares(rates, log_weights, near, _flat(log_scale, 1))

@@ -132,6 +132,14 @@ def _low_rank_polar(
     if kept < rank:
         left_out = left_out + beside[kept]
         basis, rest = basis[:, :kept], rest[:, :kept]
+    return _certified(matrix, basis, rest, left_out, tolerance)
+
+
+def _certified(
+    matrix: Tensor, basis: Tensor, rest: Tensor, left_out: Tensor, tolerance: float
+) -> tuple[Polar, int] | None:
+    """The polar factor of what is in the basis, if its bound is within the tolerance."""
+    eps = torch.finfo(matrix.dtype).eps
     core_of = _by_products if matrix.is_cuda else _by_eigenvectors
     value, core, bound = core_of(rest.mT, tolerance)
     bound = bound + left_out + ROUNDINGS * eps * value
@@ -272,6 +280,27 @@ HIDDEN_SHARE = (
 )
 
 
+def _checked_dtype(matrix: Tensor, tolerance: float) -> torch.dtype:
+    """The precision to work in, for a matrix and a tolerance that make sense."""
+    if not isinstance(matrix, Tensor) or matrix.ndim < 2 or not matrix.dtype.is_floating_point:
+        raise ShapeError("matrix must be a floating-point tensor of shape (*batch, M, N).")
+    # A sum is found in one pass, and is finite but for bad values and some very large ones.
+    if (
+        values_are_readable(matrix)
+        and not bool(torch.isfinite(matrix.detach().sum()))
+        and not bool(torch.isfinite(matrix).all())
+    ):
+        raise SampleError("matrix has NaN or infinite values, so it has no singular values.")
+    dtype = working_dtype(matrix)
+    check_number("tolerance", tolerance)
+    if not FINEST_TOLERANCE[dtype] <= tolerance < 1:
+        raise OptionError(
+            f"tolerance={tolerance} is not between {FINEST_TOLERANCE[dtype]}, what {dtype} can "
+            "resolve, and 1; for a smaller error use float64 or method='svd'."
+        )
+    return dtype
+
+
 @informative
 def nuclear_norm(
     matrix: Tensor,  # (*B, M, N)
@@ -310,22 +339,7 @@ def nuclear_norm(
         (tensor(7.), 'svd')
     """
     check_option("method", method, ("auto", "svd", "polar"))
-    if not isinstance(matrix, Tensor) or matrix.ndim < 2 or not matrix.dtype.is_floating_point:
-        raise ShapeError("matrix must be a floating-point tensor of shape (*batch, M, N).")
-    # A sum is found in one pass, and is finite but for bad values and some very large ones.
-    if (
-        values_are_readable(matrix)
-        and not bool(torch.isfinite(matrix.detach().sum()))
-        and not bool(torch.isfinite(matrix).all())
-    ):
-        raise SampleError("matrix has NaN or infinite values, so it has no singular values.")
-    dtype = working_dtype(matrix)
-    check_number("tolerance", tolerance)
-    if not FINEST_TOLERANCE[dtype] <= tolerance < 1:
-        raise OptionError(
-            f"tolerance={tolerance} is not between {FINEST_TOLERANCE[dtype]}, what {dtype} can "
-            "resolve, and 1; for a smaller error use float64 or method='svd'."
-        )
+    dtype = _checked_dtype(matrix, tolerance)
     open_to_choice = method == "auto"
     method = chosen_method(matrix) if method == "auto" else method
     if matrix.numel() == 0:

@@ -118,16 +118,9 @@ class GaussianProductClassifier(ImageClassifier):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(shape, classes)
-        check_option("reading", reading, ("element", "vector"))
-        if raw_pixels and whitening is not None:
-            raise OptionError(f"raw_pixels with whitening={whitening}: set whitening to None.")
-        if reading == "vector" and (data_anchors or image_anchors):
-            raise OptionError(
-                "reading='vector' uses vectors as anchors, initialized at random: set "
-                "data_anchors and image_anchors to False."
-            )
+        _check_reading(reading, raw_pixels, whitening, data_anchors or image_anchors)
         channels, height, across = shape
-        _check(shape, patch, stride, depth, anchors_at, whitening)
+        _check(shape, patch, stride, depth, anchors_at)
         self.patch, self.stride = patch, stride
         self.whitening, self.data_anchors, self.residual = whitening, data_anchors, residual
         self.image_anchors, self.raw_pixels = image_anchors, raw_pixels
@@ -296,13 +289,27 @@ def _interpolation(side: int, grid: tuple[int, int]) -> Tensor:  # (T, side * si
     return nn.functional.interpolate(unit, size=grid, mode="bilinear")[0].flatten(1).T.contiguous()
 
 
+def _check_reading(
+    reading: str, raw_pixels: bool, whitening: float | None, anchors_from_data: bool
+) -> None:
+    check_option("reading", reading, ("element", "vector"))
+    if whitening is not None and not whitening > 0:
+        raise OptionError(f"whitening={whitening} must be positive, or None for no whitening.")
+    if raw_pixels and whitening is not None:
+        raise OptionError(f"raw_pixels with whitening={whitening}: set whitening to None.")
+    if reading == "vector" and anchors_from_data:
+        raise OptionError(
+            "reading='vector' uses vectors as anchors, initialized at random: set "
+            "data_anchors and image_anchors to False."
+        )
+
+
 def _check(
     shape: ImageShape,
     patch: int,
     stride: int,
     depth: int,
     anchors_at: Sequence[int],
-    whitening: float | None,
 ) -> None:
     if patch < 1 or patch % 2 == 0:
         raise OptionError(f"patch={patch} must be odd and at least 1.")
@@ -314,5 +321,3 @@ def _check(
         raise OptionError(
             f"anchors_at={tuple(anchors_at)}: layers are counted from 0 to {depth - 1}."
         )
-    if whitening is not None and not whitening > 0:
-        raise OptionError(f"whitening={whitening} must be positive, or None for no whitening.")

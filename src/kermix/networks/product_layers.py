@@ -391,13 +391,15 @@ class GaussianOutput(nn.Module):
         self.log_alpha = nn.Parameter(torch.zeros(width)) if alpha == "each" else None
         self.norm = nn.BatchNorm1d(width) if alpha == "norm" else None
         self.scores = nn.Linear(width, outputs, bias=bias)
-        with torch.no_grad():
-            bound = 1 / math.sqrt(width)
-            nn.init.uniform_(self.scores.weight, -bound, bound, generator=generator)
-            if bias:
-                nn.init.zeros_(self.scores.bias)
-            if self.norm is not None:
-                self.norm.weight.fill_(0.5)
+        self._initialize(1 / math.sqrt(width), generator)
+
+    @torch.no_grad()
+    def _initialize(self, bound: float, generator: torch.Generator | None) -> None:
+        nn.init.uniform_(self.scores.weight, -bound, bound, generator=generator)
+        if self.scores.bias is not None:
+            nn.init.zeros_(self.scores.bias)
+        if self.norm is not None:
+            self.norm.weight.fill_(0.5)
 
     def position_anchors(self) -> Tensor:  # (T, width), or (T, width, inputs) of vectors
         """The anchors W_F(t) of every position."""

@@ -203,42 +203,38 @@ class GaussianProduct(nn.Module):
         super().__init__()
         check_option("form", form, FORMS)
         check_option("precision", precision, ("one", "norm"))
-        if precision == "norm" and form != "variational":
-            raise OptionError(f"precision='norm' is for the variational form, not for {form!r}.")
         widths = [1] * variables if isinstance(variables, int) else list(variables)
-        _check_variables(widths)
+        _check_variables(widths, shared)
         check_sizes(outputs=outputs, terms=terms, width=width, depth=depth, members=members)
         self.widths, self.form, self.members = tuple(widths), form, members
         self.register_buffer("columns", _columns(widths), persistent=False)
         sizes = [max(widths), *[width] * (depth - 1), terms]
         every = (members or 1) * len(widths)
-        if shared and min(widths) < max(widths):
-            raise OptionError(
-                f"variables={widths}: variables of several widths cannot share their affine maps."
-            )
         self.layers = nn.ModuleList(
             VariableLayer(every, inputs, after, shared=shared, generator=generator)
             for inputs, after in itertools.pairwise(sizes)
         )
-        with torch.no_grad():  # each variable is scaled by its own width, not by the widest
-            narrow = max(widths) / torch.tensor(widths * (members or 1))
-            first = self.layers[0]
-            assert isinstance(first, VariableLayer)
-            first.weight.mul_(narrow.sqrt()[: 1 if shared else None, None, None])
+        self._scale_by_width()
         self.anchors = nn.Parameter(torch.randn(every, terms, generator=generator))
-        rows = (members or 1, outputs or 1, terms)
-        if outputs is None:
-            self.coefficients = nn.Parameter(torch.full((rows[0], 1, 1), 1 / terms))
-        else:
-            self.coefficients = nn.Parameter(
-                torch.randn(rows, generator=generator) / math.sqrt(terms)
-            )
+        self.coefficients = nn.Parameter(_coefficients(members or 1, outputs, terms, generator))
         self.outputs = outputs
         self.norm: BoundedNorm | None = None
         if precision == "norm":
+            if form != "variational":
+                raise OptionError(
+                    f"precision='norm' is for the variational form, not for {form!r}."
+                )
             self.norm = BoundedNorm((members or 1) * terms)
             nn.init.constant_(self.norm.weight, 0.5)
         self._start_wide(len(widths))
+
+    @torch.no_grad()
+    def _scale_by_width(self) -> None:
+        """Scale each variable by its own width, not by the widest."""
+        narrow = max(self.widths) / torch.tensor(self.widths * (self.members or 1))
+        first = self.layers[0]
+        assert isinstance(first, VariableLayer)
+        first.weight.mul_(narrow.sqrt()[: len(first.weight), None, None])
 
     def _start_wide(self, count: int) -> None:
         """Begin with factors so near to 1 that a product of T of them is of the order of 1."""
@@ -346,8 +342,21 @@ def _columns(widths: Sequence[int]) -> Tensor:  # (T, widest)
     return columns
 
 
-def _check_variables(widths: Sequence[int]) -> None:
+def _check_variables(widths: Sequence[int], shared: bool) -> None:
     if not widths or min(widths) < 1:
         raise OptionError(
             f"variables={list(widths)}: at least one variable, each of at least one number."
         )
+    if shared and min(widths) < max(widths):
+        raise OptionError(
+            f"variables={list(widths)}: variables of several widths cannot share their affine "
+            "maps."
+        )
+
+
+def _coefficients(
+    members: int, outputs: int | None, terms: int, generator: torch.Generator
+) -> Tensor:
+    if outputs is None:
+        return torch.full((members, 1, 1), 1 / terms)
+    return torch.randn((members, outputs, terms), generator=generator) / math.sqrt(terms)

@@ -1,11 +1,11 @@
 """Table 1 with the network of Eqs. 25 to 27 to the letter, in both readings of their norm.
 
-No augmentation, no whitening, no normalization after positions meet; sizes such that the training
-accuracy of the paper's table is reached, which it gives instead of sizes, and as near as it was
-come where it is not. `kermix reproduce table-as-written --data-root DATA` trains everything;
-cells that the folder of `--cells` has in its `table1-as-written.json` are taken from there, which
-`python -m benchmarks.table1 --as-written element,vector` fills with several processes. Without
-data and cells, small networks are trained on scikit-learn's digits.
+No augmentation, no whitening, no normalization after positions meet. The paper gives no sizes, so
+networks are made wide enough to reach the training accuracy of its table; where that was not
+reached, the notes say how near it came. `kermix reproduce table-as-written --data-root DATA`
+trains everything; cells that the folder of `--cells` has in its `table1-as-written.json` are taken
+from there, which `python -m benchmarks.table1 --as-written element,vector` fills with several
+processes. Without data and cells, small networks are trained on scikit-learn's digits.
 """
 
 import json
@@ -24,18 +24,21 @@ from kermix.paper.plots import BLUE, GREEN, GREY, INK_COLOUR, ORANGE, sheet
 from kermix.paper.table_records import (
     AS_WRITTEN,
     NAMES,
+    NEAR,
     PAPER,
     PAPER_TRAIN,
     PATCHES,
     claims,
     largest_networks,
+    settings_of,
     train_cell,
 )
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["FILE", "READINGS", "judged", "run"]
+__all__ = ["FILE", "READINGS", "judged", "noted", "run"]
 
 FILE = "table1-as-written.json"
 READINGS: dict[NormReading, str] = {
@@ -71,11 +74,11 @@ def run(
     kept = [] if cells is None else _kept(cells / FILE)
     if data_root is None and kept:
         rows = [_row(cell) for cell in kept]
+    elif quick:
+        rows = _trained(data_root, QUICK_IMAGES, kept, tick, seeds or 1, patches or (1, 3),
+                        QUICK | changes)  # fmt: skip
     else:
-        if quick:
-            patches, seeds, changes = patches or (1, 3), seeds or 1, QUICK | changes
-        most = QUICK_IMAGES if quick else None
-        rows = _trained(data_root, most, kept, tick, seeds or 3, patches or PATCHES, changes)
+        rows = _trained(data_root, None, kept, tick, seeds or 3, patches or PATCHES, changes)
     return Artefact(
         name="table-as-written",
         title="Table 1 with Eqs. 25 to 27 as they are written",
@@ -89,7 +92,7 @@ def run(
         },
         tables={"cells": rows},
         claims=judged({"cells": rows}),
-        notes=_notes(rows),
+        notes=noted({"cells": rows}),
     )  # fmt: skip
 
 
@@ -141,8 +144,8 @@ def _kept(path: Path) -> list[dict[str, Any]]:
 def _found(
     kept: Sequence[dict[str, Any]], dataset: str, settings: ClassifierSettings
 ) -> dict[str, Any] | None:
-    wanted = {**settings.as_json(), "learning_rate": settings.peak_rate}
-    return next((c for c in kept if c["dataset"] == dataset and c["settings"] == wanted), None)
+    wanted = replace(settings, learning_rate=settings.peak_rate)
+    return next((c for c in kept if c["dataset"] == dataset and settings_of(c) == wanted), None)
 
 
 def _row(cell: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,21 +187,43 @@ def _values(rows: Rows, dataset: str, reading: str, key: str) -> dict[str, list[
     return values
 
 
-def _notes(rows: Rows) -> list[str]:
+def noted(tables: Mapping[str, Rows]) -> list[str]:
+    """What a reader must know besides: what was missed, sizes, and the data."""
+    rows = tables["cells"]
     sizes = {
         f"{NAMES[r['dataset']]}, {r['reading']}, patch {r['patch']}: {r['width']} features, "
         f"{r['output width']} Gaussians, {r['epochs']} epochs" for r in rows
     }  # fmt: skip
-    notes = ["The equations say nothing of a CNN; that of the table is in table-classification.",
+    notes = [*_missed(rows),
+             "The equations say nothing of a CNN; that of the table is in table-classification.",
              "; ".join(sorted(sizes)) + "."]  # fmt: skip
     if {r["dataset"] for r in rows} == {"digits"}:
         notes.append(
             "No --data-root and no cells were given: small networks on scikit-learn's digits "
-            "(8 x 8 pixels), not the paper's sets. The claims are judged on these."
+            "(8 x 8 pixels), not the paper's sets: claims on them are ours."
         )
     if "cifar10" in {r["dataset"] for r in rows}:
         notes.append("CIFAR-10 was read from a JPEG copy, which is slightly lossy.")
     return notes
+
+
+def _missed(rows: Rows) -> list[str]:
+    """Cells that do not learn the training images as well as those of the paper's table."""
+    found = []
+    for name, reading in product(dict.fromkeys(row["dataset"] for row in rows), READINGS):
+        for patch, own in _values(rows, name, reading, "train_accuracy").items():
+            wanted = PAPER_TRAIN.get(name, {}).get(patch, 0.0)
+            if mean(own) < wanted - NEAR:
+                found.append(
+                    f"{NAMES[name]}, {READINGS[reading]}, patch {patch}: training accuracy "
+                    f"{mean(own):.3f}, the paper's {wanted:.3f}"
+                )
+    if not found:
+        return []
+    return [
+        f"Missed, and not settled: {'; '.join(found)}. A wider network or a longer training may "
+        "reach it; with the equations to the letter none has been found."
+    ]
 
 
 def _figure(rows: Rows) -> "Figure":
@@ -211,13 +236,7 @@ def _figure(rows: Rows) -> "Figure":
                 for reading, colour in (("element", BLUE), ("vector", ORANGE))
             ]
             paper = {p: [of_paper[name][p]] for p in map(str, PATCHES)} if name in PAPER else {}
-            for label, values, colour in [*lines, ("paper", paper, GREEN)]:
-                places = [(int(p), mean(own)) for p, own in values.items()]
-                filled = part == "test"
-                if places:
-                    axes.plot(*zip(*places, strict=True), "o-", color=colour, markersize=4,
-                              linewidth=1, markerfacecolor=colour if filled else "white",
-                              label=label if filled else None)  # fmt: skip
+            _draw(axes, [*lines, ("paper", paper, GREEN)], filled=part == "test")
         axes.set_title(NAMES[name], fontsize=8, color=INK_COLOUR)
         axes.set_xticks(PATCHES)
         axes.set_xlabel("patch size", fontsize=8)
@@ -226,3 +245,15 @@ def _figure(rows: Rows) -> "Figure":
     panels[0].set_ylabel("accuracy", fontsize=8)
     panels[0].legend(fontsize=7, frameon=False)
     return figure
+
+
+def _draw(
+    axes: "Axes", lines: Sequence[tuple[str, Mapping[str, Sequence[float]], str]], filled: bool
+) -> None:
+    """Means by patch size; only filled ones are named."""
+    for label, values, colour in lines:
+        places = [(int(p), mean(own)) for p, own in values.items()]
+        if places:
+            axes.plot(*zip(*places, strict=True), "o-", color=colour, markersize=4, linewidth=1,
+                      markerfacecolor=colour if filled else "white",
+                      label=label if filled else None)  # fmt: skip

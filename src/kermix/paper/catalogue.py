@@ -9,6 +9,7 @@ from typing import Any
 from kermix.errors import OptionError, RunError
 from kermix.pages.page import Page, Repeat
 from kermix.paper.artefact import Claim, Record, Rows, Tick, files_of, ignore, read_record
+from kermix.paper.counts import counted_in_words
 from kermix.runs.provenance import write_json
 
 __all__ = [
@@ -35,12 +36,13 @@ def claim_rows(record: Record) -> list[tuple[str, str, str, str]]:
 
 def write_page(folder: Path, records: Sequence[Record]) -> Path:
     """Write `index.html`, which holds everything that it shows."""
-    claims = [claim for record in records for claim in record["claims"]]
+    claims = [Claim.from_json(claim).as_json() for record in records for claim in record["claims"]]
+    found, cases = counted_in_words(claims)
     commands = dict.fromkeys(record["command"] for record in records)
     page = Page("paper", "The paper, reproduced", {
-        "claims": len(claims),
-        "confirmed": sum(claim["holds"] for claim in claims),
-        "missed": [(record["paper"], text) for record in records
+        "found": found,
+        "cases": cases,
+        "missed": [(record["paper"], verdict, text) for record in records
                    for verdict, text, _, _ in claim_rows(record) if verdict != "Confirmed"],
         "records": [_shown(record, folder) for record in records],
     })  # fmt: skip
@@ -120,14 +122,15 @@ def judge_again(name: str, folder: Path) -> Record:
     """Judge what a folder holds of a figure by the rules of today; nothing is computed anew.
 
     Args:
-        name: A figure whose claims follow from its tables.
-        folder: Where its files are; the claims in its JSON file are replaced.
+        name: Of the figure or table.
+        folder: Where its files are; in its JSON file the claims, and notes that follow from the
+            tables, are replaced.
     """
     module = _module(name)
-    if not hasattr(module, "judged"):
-        raise OptionError(f"{name}: its claims need more than its tables; reproduce it.")
     record = read_record(folder / f"{name}.json")
     record["claims"] = [claim.as_json() for claim in module.judged(record["tables"])]
+    if hasattr(module, "noted"):
+        record["notes"] = module.noted(record["tables"])
     write_json(folder / f"{name}.json", record)
     return record
 

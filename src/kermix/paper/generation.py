@@ -46,7 +46,7 @@ from kermix.paper.artefact import (
     ignore,
 )
 from kermix.paper.plots import BLUE, COST_COLOURS, GREY, INK_COLOUR, ORANGE, bare, sheet
-from kermix.paper.verdicts import best, decided, excess, of_seeds, ratio_claim, spread
+from kermix.paper.verdicts import best, decided, excess, of_seeds, ratio_claim, ratios, spread
 from kermix.training.loop import Forward, Task, Trainer
 from kermix.training.schedules import learning_rate
 
@@ -361,6 +361,7 @@ def claims(rows: Rows) -> list[Claim]:
             excess(nll, of_data("nll"), ("scalar", "vector", "matrix")),
             2,
             floor=FLOOR,
+            collapsed=collapsed,
             statement=SIMILAR,
         ),
         _ineffective(FROBENIUS, ["Frobenius"], rows, energy),
@@ -375,18 +376,14 @@ def _ineffective(
     worst = [max(of_costs) for of_costs in zip(*energy.values(), strict=True)]
     distances = of_seeds(rows, "energy distance", names, by="method")
     modes = of_seeds(rows, "modes", names, by="method")
-    ratios = {
-        f"distance of {n} over that of the worst": spread(
-            [d / w for d, w in zip(own, worst, strict=True)]
-        )
-        for n, own in distances.items()
-    }
+    over = {f"distance of {n} over that of the worst": ratios(own, worst)
+            for n, own in distances.items()}  # fmt: skip
     return decided(
         text,
         "energy distance at least five times that of the worst of the four costs, and at "
         "most five modes",
-        ratios | {f"modes of {n}": spread(own) for n, own in modes.items()},
-        least=dict.fromkeys(ratios, 5),
+        over | {f"modes of {n}": spread(own) for n, own in modes.items()},
+        least=dict.fromkeys(over, 5),
         most={f"modes of {n}": 5 for n in names},
         statement=text,
     )

@@ -24,6 +24,7 @@ from kermix.paper.artefact import (
     LESS_ACCURATE,
     Artefact,
     Claim,
+    Rows,
     Tick,
     ignore,
 )
@@ -34,9 +35,9 @@ from kermix.spectrum.decomposition import Decomposition, decompose
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["claims", "describe", "run"]
+__all__ = ["claims", "describe", "judged", "run"]
 
-Description: TypeAlias = dict[str, float]
+Description: TypeAlias = Mapping[str, float]
 Key: TypeAlias = tuple[str, float, float]  # form, variance, shift
 
 VARIANCES, SHIFTS = (0.001, 0.01), (0.0, 0.5, 1.0)
@@ -182,6 +183,11 @@ def claims(found: Mapping[Key, Description]) -> list[Claim]:
             ),
         ]
     return result
+
+
+def judged(tables: Mapping[str, Rows]) -> list[Claim]:
+    """The claims of recorded numbers, by the rules of today."""
+    return claims({(row["form"], row["v"], row["shift"]): row for row in tables["matrices"]})
 
 
 def _leading(x: Tensor, y: Tensor, v: float, rank: int) -> Decomposition:

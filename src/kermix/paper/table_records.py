@@ -5,6 +5,7 @@ import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import Any, TypeAlias
@@ -26,10 +27,10 @@ __all__ = [
     "COLUMNS",
     "KINDS",
     "NAMES",
+    "NEAR",
     "PAPER",
     "PAPER_TRAIN",
     "PATCHES",
-    "RATE_BEFORE",
     "Accuracies",
     "Recorded",
     "claims",
@@ -38,6 +39,7 @@ __all__ = [
     "largest_networks",
     "merge",
     "recorded",
+    "settings_of",
     "train_cell",
 ]
 
@@ -45,6 +47,7 @@ PATCHES = (1, 3, 5, 7)
 KEY = ("dataset", "model", "patch", "seed", "augmentation", "variant")
 AS_WRITTEN = "as written"  # how the variant of Eqs. 25 to 27 to the letter begins
 RATE_BEFORE = 0.005  # what no learning rate meant when the first records were written
+FAST_BEFORE = ("auto", "lean", "fused")  # ways to compute the same layers that there were once
 
 
 def train_cell(
@@ -127,15 +130,23 @@ def _with(task: ClassifierTask, settings: ClassifierSettings) -> Any:
         task.settings = kept
 
 
+def settings_of(record: Mapping[str, Any]) -> ClassifierSettings:
+    """The settings of a record, old or new, by what they are called today."""
+    told = dict(record["settings"])
+    if told["learning_rate"] is None:
+        told["learning_rate"] = RATE_BEFORE
+    if told["path"] in FAST_BEFORE:
+        told["path"] = "fast"
+    return ClassifierSettings.from_json(told)
+
+
 def command_of(record: dict[str, Any]) -> str:
     """What trains the cell of a record again, with three seeds."""
     augmented = record["augmentation"] != "none"
     model, patch = record["model"], record["patch"]
     today = preset(record["dataset"], model, patch, augmented)
     base = {**today.as_json(), "learning_rate": today.peak_rate}
-    wanted = ClassifierSettings.from_json(record["settings"]).as_json()
-    if wanted["learning_rate"] is None:
-        wanted["learning_rate"] = RATE_BEFORE
+    wanted = settings_of(record).as_json()
     changed = [n for n in base if n not in ("seed", "model", "patch") and wanted[n] != base[n]]
     return " ".join(
         [
@@ -216,16 +227,20 @@ def recorded(files: Sequence[Path] | None = None) -> tuple[Recorded, list[str]]:
     nothing, is with them the one that had no augmentation.
     """
     read = _files() if files is None else [path for path in files if path.is_file()]
-    found: Recorded = {kind: {} for kind in KINDS}
+    found: Recorded = {}
     for (kind, dataset, column, _), cells in _by_training(read):
         train, test = ([c[f"{part}_accuracy"] for c in cells] for part in ("train", "test"))
-        found[kind].setdefault(dataset, {})[column] = (train, test)
-    for dataset, of_plain in found[PLAIN].items():
-        for written in (found[ELEMENT], found[VECTOR]):
-            if "CNN" in of_plain and dataset in written:
-                written[dataset]["CNN"] = of_plain["CNN"]
-    ordered = {kind: cells for kind, cells in found.items() if cells}
+        found.setdefault(kind, {}).setdefault(dataset, {})[column] = (train, test)
+    _lend_cnn(found)
+    ordered = {kind: found[kind] for kind in KINDS if kind in found}
     return ordered, [str(file) for file in FILES if any(p.name == file.name for p in read)]
+
+
+def _lend_cnn(found: Recorded) -> None:
+    for kind, dataset in product((ELEMENT, VECTOR), found.get(PLAIN, {})):
+        of_plain, written = found[PLAIN][dataset], found.get(kind, {}).get(dataset)
+        if written and "CNN" in of_plain:
+            written["CNN"] = of_plain["CNN"]
 
 
 def _files() -> list[Path]:
@@ -276,54 +291,72 @@ def claims(
     """Judge what the paper says of its table, for one data set.
 
     Args:
-        dataset: Its name; for MNIST and CIFAR-10 the paper's own numbers count too.
+        dataset: Its name; of other sets than MNIST and CIFAR-10 the paper says nothing, and the
+            claims are ours.
         accuracy: Test accuracies by column; the CNN may be missing.
         kind: How the networks were trained, if not in this run.
         train: Training accuracies by column.
     """
     name = NAMES.get(dataset, dataset) + (f"; {kind}" if kind else "")
-    patches = [c for c in COLUMNS[:-1] if c in accuracy]
-    larger = [c for c in patches if c != "1"]
-    gap = GAPS.get(dataset, 0.05)
-    paper = PAPER.get(dataset)
-    high = 0.8 if paper is None else CHANCE + HIGH * (paper["1"] - CHANCE)
-    found = [
-        decided(
-            f"Accuracy is high even with pixel-level feature projections ({name}).",
-            "patch 1 is at least 0.8, where chance is 0.1"
-            if paper is None
-            else "patch 1 has at least nine tenths of what the paper's test accuracy has above "
-            "chance",
-            {"patch 1": spread(accuracy["1"])},
-            least=high,
-            numbers={"level": high} | ({} if paper is None else {"paper": paper["1"]}),
-            statement=PIXELS,
-        ),
-        decided(
-            f"Patches are more accurate than pixels ({name}).",
-            "every larger patch has a higher test accuracy than patch 1",
-            {f"patch {c} less patch 1": _less(accuracy[c], accuracy["1"]) for c in larger},
-            least=0,
-            strict=True,
-            numbers={f"patch {c}": mean(accuracy[c]) for c in patches},
-            statement=RISE,
-        ),
-    ]
+    found = [_pixels_claim(dataset, name, accuracy["1"]), _rise_claim(dataset, name, accuracy)]
     if "CNN" in accuracy:
-        best = max(patches, key=lambda c: mean(accuracy[c]))
-        found.append(
-            decided(
-                f"With patches the network is competitive with a CNN ({name}).",
-                f"the best patch is at most {gap:g} below the CNN",
-                {"best patch less CNN": _less(accuracy[best], accuracy["CNN"])},
-                least=-gap,
-                numbers={"best patch": mean(accuracy[best]), "CNN": mean(accuracy["CNN"])},
-                ours=True,
-            )
+        found.append(_competitive_claim(dataset, name, accuracy))
+    if dataset in PAPER:
+        found += _table_claims(dataset, name, accuracy, train or {}, kind == AUGMENTED)
+    return found
+
+
+def _patches(accuracy: Accuracies) -> list[str]:
+    return [column for column in COLUMNS[:-1] if column in accuracy]
+
+
+def _pixels_claim(dataset: str, name: str, of_pixels: Sequence[float]) -> Claim:
+    paper = PAPER.get(dataset)
+    if paper is None:
+        high, rule = 0.8, "patch 1 is at least 0.8, where chance is 0.1"
+    else:
+        high = CHANCE + HIGH * (paper["1"] - CHANCE)
+        rule = (
+            "patch 1 has at least nine tenths of what the paper's test accuracy has above chance"
         )
-    if paper is not None:
-        found += _table_claims(dataset, name, accuracy, train or {})
-    return found  # fmt: skip
+    return decided(
+        f"Accuracy is high even with pixel-level feature projections ({name}).",
+        rule,
+        {"patch 1": spread(of_pixels)},
+        least=high,
+        numbers={"level": high} | ({} if paper is None else {"paper": paper["1"]}),
+        ours=paper is None,
+        statement=PIXELS,
+    )
+
+
+def _rise_claim(dataset: str, name: str, accuracy: Accuracies) -> Claim:
+    patches = _patches(accuracy)
+    return decided(
+        f"Patches are more accurate than pixels ({name}).",
+        "every larger patch has a higher test accuracy than patch 1",
+        {f"patch {c} less patch 1": _less(accuracy[c], accuracy["1"])
+         for c in patches if c != "1"},
+        least=0,
+        strict=True,
+        numbers={f"patch {c}": mean(accuracy[c]) for c in patches},
+        ours=dataset not in PAPER,
+        statement=RISE,
+    )  # fmt: skip
+
+
+def _competitive_claim(dataset: str, name: str, accuracy: Accuracies) -> Claim:
+    gap = GAPS.get(dataset, 0.05)
+    best = max(_patches(accuracy), key=lambda c: mean(accuracy[c]))
+    return decided(
+        "With patches the network is competitive with a CNN, says a sentence of the paper's "
+        f"source that is commented out ({name}).",
+        f"the best patch is at most {gap:g} below the CNN",
+        {"best patch less CNN": _less(accuracy[best], accuracy["CNN"])},
+        least=-gap,
+        numbers={"best patch": mean(accuracy[best]), "CNN": mean(accuracy["CNN"])},
+        ours=True,
+    )
 
 
 def _less(a: Sequence[float], b: Sequence[float]) -> Spread:
@@ -332,12 +365,18 @@ def _less(a: Sequence[float], b: Sequence[float]) -> Spread:
     return differences(a[:count], b[:count])
 
 
-def _table_claims(dataset: str, name: str, accuracy: Accuracies, train: Accuracies) -> list[Claim]:
+def _table_claims(
+    dataset: str, name: str, accuracy: Accuracies, train: Accuracies, augmented: bool
+) -> list[Claim]:
     paper, taught = PAPER[dataset], PAPER_TRAIN[dataset]
-    patches = [c for c in COLUMNS[:-1] if c in accuracy]
+    patches = _patches(accuracy)
     found = [_reaches("test", name, accuracy, paper, patches, 0.005, TEST)]
     if all(c in train for c in patches):
-        found.append(_reaches("training", name, train, taught, patches, NEAR, TRAIN))
+        learned = _reaches("training", name, train, taught, patches, NEAR, TRAIN)
+        if augmented:
+            why = "augmentation is there to lower them, and the paper names none"
+            learned = replace(learned, holds=False, state="not counted", why=why)
+        found.append(learned)
     return found + (_cnn_claims(name, accuracy, train, paper, taught) if "CNN" in accuracy else [])
 
 

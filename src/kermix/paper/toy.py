@@ -279,8 +279,8 @@ def run(
         name="fig-toy",
         title="Figure 1 in the authors' setting",
         caption="Data (blue) and samples (orange) of networks trained with each cost, v = "
-        f"{V}, {training.steps} steps; the seed {FIRST_SEED} of {training.seeds}. A sample is a "
-        "centre, without the kernel's noise.",
+        f"{V}, {training.steps} steps; seed {FIRST_SEED}, the first of {training.seeds}. A sample "
+        "is a centre, without the kernel's noise.",
         figure=_figure(found[: len(COSTS)]),
         settings={
             "v": V, "first seed": FIRST_SEED, "data": "authors_mixture: 10 Gaussians, weights, "
@@ -386,6 +386,7 @@ def claims(rows: Rows) -> list[Claim]:
             excess(values("nll"), of_data("nll"), ("scalar", "vector", "matrix")),
             2,
             floor=FLOOR,
+            collapsed=collapsed,
             statement=SIMILAR,
         ),
     ]

@@ -23,6 +23,7 @@ __all__ = [
     "excess",
     "of_seeds",
     "ratio_claim",
+    "ratios",
     "spread",
 ]
 
@@ -92,6 +93,26 @@ def differences(better: Sequence[float], worse: Sequence[float]) -> Spread:
     return spread([a - b for a, b in zip(better, worse, strict=True)])
 
 
+def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> Spread:
+    """The geometric mean of paired ratios of positive numbers, with its interval.
+
+    Example:
+        >>> found = ratios([2.0, 8.0], [1.0, 1.0])
+        >>> round(found.mean, 9), found.low > 0
+        (4.0, True)
+    """
+    logs = differences(*([math.log(v) for v in own] for own in (numerators, denominators)))
+    return Spread(_exp(logs.mean), _exp(logs.low), _exp(logs.high), logs.seeds)
+
+
+def _exp(value: float) -> float:
+    """The exponential; infinite where there is no such number."""
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf
+
+
 Level: TypeAlias = float | Mapping[str, float]
 
 
@@ -146,9 +167,12 @@ def ratio_claim(
     factor: float,
     *,
     floor: float = 0.0,
+    collapsed: Sequence[str] = (),
     **how: Any,
 ) -> Claim:
     """A claim that positive numbers lie within a factor of each other, pair by pair.
+
+    Of those that collapsed nothing is said: how alike failures are is not counted.
 
     Args:
         text: The claim.
@@ -156,17 +180,31 @@ def ratio_claim(
         values: By name, a number for each seed.
         factor: The largest allowed.
         floor: What is smaller counts as this.
+        collapsed: Names of what failed.
         how: Further fields of the claim.
     """
-    logs = {name: [math.log(max(v, floor)) for v in own] for name, own in values.items()}
-    tests = {f"{a} / {b}": differences(logs[a], logs[b]) for a, b in combinations(values, 2)}
-    claim = decided(text, rule, tests, least=-math.log(factor), most=math.log(factor), **how)
     means = {name: mean(own) for name, own in values.items()}
-    return replace(
-        claim,
-        numbers=means | {name: math.exp(t.mean) for name, t in tests.items()},
-        intervals={n: (math.exp(a), math.exp(b)) for n, (a, b) in claim.intervals.items()},
-    )
+    gone = [name for name in values if name in collapsed]
+    if gone:
+        why = "all collapsed" if len(gone) == len(values) else f"{', '.join(gone)} collapsed"
+        return _not_counted(text, rule, values, means, why, how)
+    least = {name: [max(v, floor) for v in own] for name, own in values.items()}
+    tests = {f"{a} / {b}": ratios(least[a], least[b]) for a, b in combinations(values, 2)}
+    claim = decided(text, rule, tests, least=1 / factor, most=factor, **how)
+    return replace(claim, numbers=means | dict(claim.numbers))
+
+
+def _not_counted(
+    text: str,
+    rule: str,
+    values: Mapping[str, Sequence[float]],
+    numbers: Mapping[str, float],
+    why: str,
+    how: Mapping[str, Any],
+) -> Claim:
+    """A claim of which these values, some for each seed, say nothing."""
+    seeds = min(len(own) for own in values.values())
+    return Claim(text, rule, numbers, False, state="not counted", why=why, seeds=seeds, **how)
 
 
 def best(
@@ -196,34 +234,32 @@ def best(
         how: Further fields of the claim.
     """
     rest = [name for name in values if name != favourite and name not in collapsed]
+    compared = {name: [sign * v for v in values[name]] for name in (favourite, *rest)}
     numbers = {name: mean(own) for name, own in values.items()}
+    why = _of_collapsed(favourite, rest, collapsed)
     if data is not None:
         numbers["data"] = mean(data)
-    signed = {name: [sign * v for v in own] for name, own in values.items()}
-    real = [sign * d for d in data or ()]
-    why = _says_nothing(signed, favourite, rest, real, favourite in collapsed)
-    tests = {f"{favourite} against {n}": differences(signed[favourite], signed[n]) for n in rest}
+        why = why or _better_than_data(compared, [sign * d for d in data])
     if why:
-        return Claim(text, rule, numbers, False, state="not counted", why=why,
-                     seeds=len(values[favourite]), **how)  # fmt: skip
+        return _not_counted(text, rule, values, numbers, why, how)
+    ours = compared.pop(favourite)
+    tests = {f"{favourite} against {n}": differences(ours, own) for n, own in compared.items()}
     left_out = f"{', '.join(collapsed)} collapsed, not compared with" if collapsed else ""
     return decided(text, rule, tests, least=0, strict=True, numbers=numbers, why=left_out, **how)
 
 
-def _says_nothing(
-    values: Mapping[str, Sequence[float]],
-    favourite: str,
-    rest: Sequence[str],
-    data: Sequence[float],
-    collapsed: bool,
-) -> str:
-    """Why a comparison of costs says nothing, if it does not; much is better."""
-    if collapsed:
+def _of_collapsed(favourite: str, rest: Sequence[str], collapsed: Sequence[str]) -> str:
+    """Why nothing is compared, if the favourite has collapsed, or all of the others."""
+    if favourite in collapsed:
         return f"{favourite} collapsed" if rest else "all collapsed"
-    if not rest:
-        return "all others collapsed"
-    if not data:
-        return ""
-    each = data if len(data) > 1 else [data[0]] * len(values[favourite])
-    won = [name for name in (favourite, *rest) if differences(values[name], each).low > 0]
+    return "" if rest else "all others collapsed"
+
+
+def _better_than_data(values: Mapping[str, Sequence[float]], data: Sequence[float]) -> str:
+    """Why a measure says nothing, if real data lose by it; much is better."""
+    won = []
+    for name, own in values.items():
+        each = data if len(data) > 1 else [data[0]] * len(own)
+        if differences(own, each).low > 0:
+            won.append(name)
     return f"real data lose against {', '.join(won)}" if won else ""

@@ -265,6 +265,20 @@ class FourierFeatures(NeverSmall):
         return 0.0
 
 
+def _check_choice(rank: int | None, tolerance: float | None, landmarks: LandmarkRule) -> None:
+    check_option("landmarks", landmarks, ("pivoted", "uniform"))
+    if rank is None and tolerance is None:
+        raise OptionError("Give a rank, a tolerance, or both.")
+    if tolerance is not None:
+        check_number("tolerance", tolerance)
+        if not tolerance >= 0:
+            raise OptionError(f"tolerance={tolerance}: must be non-negative.")
+    if landmarks == "uniform" and rank is None:
+        raise OptionError(
+            "landmarks='uniform' needs a rank, because it does not compute the residual."
+        )
+
+
 def nystrom_features(
     x: Tensor,  # (N, d)
     v: GaussianKernel | Variance | VarianceRule,
@@ -294,24 +308,14 @@ def nystrom_features(
         >>> features.rank < 20, (1 - features(x).square().sum(1)).mean().item() < 2e-6
         (True, True)
     """
-    check_option("landmarks", landmarks, ("pivoted", "uniform"))
     check_samples("x", x)
     if x.ndim != 2:
         raise ShapeError(
             f"x has shape {tuple(x.shape)}; landmarks are chosen among points of shape (N, d)."
         )
-    if rank is None and tolerance is None:
-        raise OptionError("Give a rank, a tolerance, or both.")
+    _check_choice(rank, tolerance, landmarks)
     check_sizes(rank=rank, candidates=candidates)
     check_seed(seed)
-    if tolerance is not None:
-        check_number("tolerance", tolerance)
-        if not tolerance >= 0:
-            raise OptionError(f"tolerance={tolerance}: must be non-negative.")
-    if landmarks == "uniform" and rank is None:
-        raise OptionError(
-            "landmarks='uniform' needs a rank, because it does not compute the residual."
-        )
     rank = min(len(x), 4096 if rank is None else rank)
     kernel = as_kernel(v, x)
     generator = torch.Generator().manual_seed(seed)

@@ -14,7 +14,7 @@ from torch import Tensor
 from kermix.checks import check_option, check_samples, check_sizes, values_are_readable
 from kermix.costs.components import ComponentStatistics, log_unit_gram, points_as_components
 from kermix.costs.functions import set_statistics
-from kermix.costs.points import Kernel, Numerics, PointStatistics, SetStatistics
+from kermix.costs.points import Kernel, Numerics, PointStatistics, SetStatistics, WeightedSet
 from kermix.errors import KernelError, OptionError, ShapeError, VarianceError
 from kermix.kernels.gaussian import GaussianKernel, as_kernel
 from kermix.kernels.gram import gram_matrix
@@ -394,18 +394,11 @@ def decompose(
     own, other = y is None, x if y is None else y
     weights = weights_x, weights_x if own else weights_y
     sides = _statistics(x, other, v, kernel, weights, whiten, ridge)
-    used_kernel = sides.kernel
     if own and isinstance(sides, PointStatistics) and not sides.kernel.symmetric:
         raise OptionError("Eigenfunctions need equal variances: v_q differs from v.")
     if sides.data.points.ndim != 2 or sides.centers.points.ndim != 2:
         raise ShapeError("x and y must be two sets of points, each of shape (points, dimension).")
-    dtype = sides.dtype
-    a, b = (
-        torch.full((len(s),), 1 / len(s), dtype=dtype, device=s.points.device)
-        if s.weights is None
-        else s.weights.to(dtype)
-        for s in (sides.data, sides.centers)
-    )
+    a, b = (_shares(side, sides.dtype) for side in (sides.data, sides.centers))
     matrix = sides.plain_gram("xy")  # (N, K): left are rows
     factors: tuple[Tensor | None, Tensor | None] = (None, None)
     if whiten:
@@ -419,18 +412,32 @@ def decompose(
     u, s, w, used = _factorized(matrix, rank, method, symmetric=own and not whiten)
     largest = u.gather(0, u.abs().argmax(0, keepdim=True)).squeeze(0)
     signs = torch.where(largest < 0, -1.0, 1.0).to(u)
-    variances: list[tuple[float, ...]] = [(), ()]
-    components: tuple[Components | None, Components | None] = (None, None)
-    if isinstance(sides, ComponentStatistics):
-        components = sides.of_x, sides.of_y
-    elif isinstance(used_kernel, GaussianKernel):
-        variances = [tuple(float(t) for t in v) for v in (used_kernel.v_p, used_kernel.v_q)]
-    points = [side.points.to(dtype) for side in (sides.data, sides.centers)]
+    variances, components = _gaussians(sides)
+    points = [side.points.to(sides.dtype) for side in (sides.data, sides.centers)]
     left = Side(points[0], a, u * signs, factors[0], variances[0],
                  components=components[0], own=isinstance(x, Mixture))  # fmt: skip
     right = Side(points[1], b, w * signs, factors[1], variances[1],
                   components=components[1], own=isinstance(other, Mixture))  # fmt: skip
-    return Decomposition(s, used_kernel, whiten, used, left, right)
+    return Decomposition(s, sides.kernel, whiten, used, left, right)
+
+
+def _shares(side: WeightedSet, dtype: torch.dtype) -> Tensor:
+    """The weights of a side, equal ones where it has none."""
+    if side.weights is not None:
+        return side.weights.to(dtype)
+    return torch.full((len(side),), 1 / len(side), dtype=dtype, device=side.points.device)
+
+
+def _gaussians(
+    sides: SetStatistics,
+) -> tuple[list[tuple[float, ...]], tuple[Components | None, Components | None]]:
+    """Variances of both sides where the kernel is Gaussian, or the components of mixtures."""
+    if isinstance(sides, ComponentStatistics):
+        return [(), ()], (sides.of_x, sides.of_y)
+    kernel = sides.kernel
+    if not isinstance(kernel, GaussianKernel):
+        return [(), ()], (None, None)
+    return [tuple(float(t) for t in v) for v in (kernel.v_p, kernel.v_q)], (None, None)
 
 
 def _statistics(
@@ -446,10 +453,10 @@ def _statistics(
     mixtures = [isinstance(side, Mixture) for side in (x, y)]
     if not mixtures[0]:
         check_samples("x", x)  # type: ignore[arg-type]
-    if v is None and kernel is None and not all(mixtures):
-        v = "median"
-    if isinstance(v, str) and not all(mixtures):
-        v = as_kernel(v, y if mixtures[0] else x)  # type: ignore[arg-type]
+    if not all(mixtures):
+        v = "median" if v is None and kernel is None else v
+        if isinstance(v, str):
+            v = as_kernel(v, y if mixtures[0] else x)  # type: ignore[arg-type]
     if whiten and kernel is not None and not isinstance(kernel, GaussianKernel):
         raise KernelError(
             "whiten=True is Property 9, whose functions are the Gaussians at the points; other "
@@ -457,6 +464,16 @@ def _statistics(
         )
     numerics = Numerics(solves=whiten or any(mixtures), ridge=ridge)
     return set_statistics(x, y, v, kernel, weights, numerics, unit_norm=whiten)
+
+
+def _check_density(name: str, density: Tensor, points: int, cell: float) -> None:
+    if density.shape != (points,):
+        raise ShapeError(f"{name} has shape {tuple(density.shape)} for {points} grid points.")
+    if values_are_readable(density) and not 0.9 < float(density.sum() * cell) < 1.1:
+        raise OptionError(
+            f"{name} integrates to {float(density.sum() * cell):.3g} over the grid, not to 1: is "
+            "the cell right, and does the grid cover the density?"
+        )
 
 
 def decompose_grid(
@@ -497,15 +514,7 @@ def decompose_grid(
     same = q is None
     densities = (p, p if q is None else q)
     for name, density in zip(("p", "q"), densities, strict=True):
-        if density.shape != points.shape[:1]:
-            raise ShapeError(
-                f"{name} has shape {tuple(density.shape)} for {len(points)} grid points."
-            )
-        if values_are_readable(density) and not 0.9 < float(density.sum() * cell) < 1.1:
-            raise OptionError(
-                f"{name} integrates to {float(density.sum() * cell):.3g} over the grid, not to 1: "
-                "is the cell right, and does the grid cover the density?"
-            )
+        _check_density(name, density, len(points), cell)
     result = decompose(
         points, None if same else points, v, kernel=kernel, rank=rank, method=method,
         weights_x=densities[0], weights_y=None if same else densities[1],
@@ -522,6 +531,11 @@ def _inverse_root(matrix: Tensor, ridge: float) -> Tensor:
     return (vectors * (values.clamp(min=0) + ridge).rsqrt()) @ vectors.T
 
 
+def _truncates(method: SpectrumMethod, rank: int, smaller: int) -> bool:
+    few = smaller > FULL_UP_TO and 10 * rank <= smaller
+    return method == "truncated" or (method == "auto" and few)
+
+
 def _factorized(
     matrix: Tensor, rank: int | None, method: SpectrumMethod, symmetric: bool
 ) -> tuple[Tensor, Tensor, Tensor, str]:
@@ -531,10 +545,7 @@ def _factorized(
         raise OptionError(f"rank={rank}: must be between 1 and {smaller}.")
     if method == "truncated" and rank is None:
         raise OptionError("method='truncated' needs the number of leading functions (rank).")
-    if method == "auto":
-        few = rank is not None and smaller > FULL_UP_TO and 10 * rank <= smaller
-        method = "truncated" if few else "full"
-    if method == "truncated" and rank is not None:
+    if rank is not None and _truncates(method, rank, smaller):
         u, s, w = leading_svd(matrix, rank)
         return u, s, u if symmetric else w, "truncated"
     if symmetric:

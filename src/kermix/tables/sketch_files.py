@@ -276,6 +276,8 @@ def sketch_files(
     decimal: str | None = None,
     encoding: str | None = None,
     header: bool | None = None,
+    missing: Sequence[str] = (),
+    sheet: str | None = None,
     standardize: bool | Literal["auto"] = "auto",
     landmarks_from: Sketch | str | Path | None = None,
     engine: Engine = "local",
@@ -311,8 +313,10 @@ def sketch_files(
         kinds: Kinds of columns by name, to override the detected ones; see `kermix.Schema.of`.
         delimiter: Field delimiter of text files; detected by default.
         decimal: Decimal mark of text files, "." or ","; detected by default.
-        encoding: Encoding of text files; by default UTF-8, or Latin-1 if that fails.
+        encoding: Encoding of text files; by default UTF-8, else Windows-1252 or Latin-1.
         header: Whether the first line of text files holds column names; detected by default.
+        missing: Cells that stand for a missing value, beside empty ones, NA and the like.
+        sheet: Sheet of Excel files; by default that with most cells.
         standardize: Whether columns are divided by their standard deviations; `"auto"` does so
             when these differ more than tenfold.
         landmarks_from: A sketch, or its file, whose landmarks, kernel, columns and scales are
@@ -344,7 +348,7 @@ def sketch_files(
     named = [str(s) for s in ([sources] if isinstance(sources, str | Path) else sources)]
     reading = Reading(
         None if columns is None else tuple(columns), tuple(exclude), dict(kinds or {}),
-        delimiter, decimal, encoding, header,
+        delimiter, decimal, encoding, header, tuple(missing), sheet,
     )  # fmt: skip
     maker: MixedRows | None = None
 

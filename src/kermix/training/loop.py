@@ -306,10 +306,7 @@ class Trainer(Generic[TaskT]):
         kept = None if folder is None else folder / self.last
         self.task.begin()
         while self.step < self.total and not self.task.ended:
-            try:
-                losses.append(self._one_step())
-            except NOT_FINITE as error:
-                raise self._failure(self.step, kept) from error
+            losses.append(self._finite_step(kept))
             if on_step is not None:
                 on_step(self.step)
             stopping = self._stopping(should_stop)
@@ -317,10 +314,8 @@ class Trainer(Generic[TaskT]):
             if due or stopping:
                 # The only place where the host waits for the device.
                 self._check_finite(torch.stack(losses), kept)
-                if due and self.is_main:
-                    self._report(losses[-1], kept, on_report)
                 if due:
-                    self.task.ended = self.main_says(self.task.ended)
+                    self._end_period(losses[-1], kept, on_report)
                 if folder is not None and self.is_main:
                     self._save_all(folder, due)
                 losses = []
@@ -340,6 +335,12 @@ class Trainer(Generic[TaskT]):
             final = self.task.final()
             if final is not None:
                 self._write(folder / MODEL, _named(final))
+
+    def _finite_step(self, kept: Path | None) -> Tensor:
+        try:
+            return self._one_step()
+        except NOT_FINITE as error:
+            raise self._failure(self.step, kept) from error
 
     def _one_step(self) -> Tensor:
         step, task = self.step, self.task
@@ -408,6 +409,13 @@ class Trainer(Generic[TaskT]):
         if device.type == "cuda" and self.step % STOPS_EVERY:
             return False
         return bool(self._ranks.max(torch.tensor(float(asked), device=device)))
+
+    def _end_period(
+        self, loss: Tensor, kept: Path | None, on_report: Callable[[Row], None] | None
+    ) -> None:
+        if self.is_main:
+            self._report(loss, kept, on_report)
+        self.task.ended = self.main_says(self.task.ended)
 
     def _report(
         self, loss: Tensor, kept: Path | None, on_report: Callable[[Row], None] | None

@@ -274,16 +274,19 @@ class MixtureTrials:
             several.sort(key=self._parameters)
             like = (t for t in several if not clearly_better(best.held_out - t.held_out, SIMPLER))
             return next(like), clear
+        return self._single(covariance_type), False
+
+    def _single(self, covariance_type: CovarianceName | Literal["auto"]) -> Tried:
+        """A single Gaussian of this kind."""
         if covariance_type == "auto" or covariance_type == self.one.kind:
-            return self.one, False
+            return self.one
         if covariance_type == "diagonal":
             self.tried.append(self.ones[-1])
         elif covariance_type == "full":
             whole = self.ones[:-1] or [self._one(math.inf, "full")]
             self.tried.append(max(whole, key=lambda t: float(t.held_out.mean())))
-        elif not any(t.size == 1 and t.kind == covariance_type for t in self.tried):
-            self._try(covariance_type, 1, 0.0)
-        return next(t for t in self.tried if t.size == 1 and t.kind == covariance_type), False
+        alone = [t for t in self.tried if t.size == 1 and t.kind == covariance_type]
+        return alone[0] if alone else self._try(covariance_type, 1, 0.0)
 
     def fitted(self, best: Tried, passes: int) -> tuple[EMState, int]:
         """The same for all rows, from where the search ended: another start may end elsewhere."""

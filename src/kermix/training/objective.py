@@ -157,18 +157,10 @@ class Objective(nn.Module):
         total = x.shape[-2] if ranks is None else self.batch_size(step)
         refining = self.refining(step)
         if cost == "likelihood" or (refining and self.settings.refine_with == "likelihood"):
-            mixture: GaussianMixture = model.network()
-            rows = x.movedim(-2, 0) if mixture.batch_shape else x
-            log_density = mixture.log_prob(rows)
-            if ranks is None:
-                return -log_density.mean(0)
-            return -ranks.sum(log_density.sum(0)) / total
+            return self._likelihood(x, total)
         if refining:
             return cauchy_schwarz_to_points(model.network(), x, ranks, total)
-        drawn = [self.settings.components or total]
-        if model.is_mixture:  # one point each of a few components would hide their spread
-            drawn = [max(drawn[0], LEAST_POINTS)]
-
+        drawn = [self._drawn(total)]
         variances = self.variances.at(self.share(step)) if numbers is None else numbers
         if isinstance(variances, list) and model.is_continuous and cost in LOSSES:
             return self._continuous(x, drawn[0], variances, generator)
@@ -178,14 +170,38 @@ class Objective(nn.Module):
             return self.part(count)
 
         points, weights = model.draw(drawn[0], generator, part)
-        if ranks is not None:
-            rows_x, rows_y = (shares(count, ranks.size) for count in (total, drawn[0]))
-            if cost in LOSSES:
-                own = loss_of(cost, variances, self.settings.form)
-                loss = DistributedLoss(own, self.strategy, ranks.group)
-                return loss(x, points, weights_y=weights, rows_x=rows_x, rows_y=rows_y)
-            x, points = ranks.gather(x, rows_x), ranks.gather(points, rows_y)
-            weights = None if weights is None else ranks.gather(weights, rows_y, dim=-1)
+        if ranks is None:
+            return self._cost(x, points, weights, variances)
+        rows_x, rows_y = (shares(count, ranks.size) for count in (total, drawn[0]))
+        if cost in LOSSES:
+            own = loss_of(cost, variances, self.settings.form)
+            loss = DistributedLoss(own, self.strategy, ranks.group)
+            return loss(x, points, weights_y=weights, rows_x=rows_x, rows_y=rows_y)
+        if weights is not None:
+            weights = ranks.gather(weights, rows_y, dim=-1)
+        x, points = ranks.gather(x, rows_x), ranks.gather(points, rows_y)
+        return self._cost(x, points, weights, variances)
+
+    def _drawn(self, total: int) -> int:
+        """How many points of the model a step takes."""
+        count = self.settings.components or total
+        # One point each of a few components would hide their spread.
+        return max(count, LEAST_POINTS) if self.model.is_mixture else count
+
+    def _likelihood(self, x: Tensor, total: int) -> Tensor:
+        """Minus the mean log-density of the rows of all ranks."""
+        mixture: GaussianMixture = self.model.network()
+        rows = x.movedim(-2, 0) if mixture.batch_shape else x
+        log_density = mixture.log_prob(rows)
+        if self.ranks is None:
+            return -log_density.mean(0)
+        return -self.ranks.sum(log_density.sum(0)) / total
+
+    def _cost(
+        self, x: Tensor, points: Tensor, weights: Tensor | None, variances: list[float] | Tensor
+    ) -> Tensor:
+        """The cost of one set of points against the data."""
+        cost = self.settings.cost
         if cost == "energy":
             return energy_distance(x, points, weights_y=weights)
         if cost == "mmd":

@@ -205,40 +205,52 @@ class TableTask(Task):
             self._grid, self._codes = Grid(*(t.float() for t in bins.grid)), bins.codes
         self._has_classes = targets.ndim == 1
         self._losses_of = _class_losses if self._has_classes else _squared_losses
-        self.rates = torch.empty(0)  # of the classes
-        if self._has_classes:
-            counts = torch.bincount(targets, weights, minlength=outputs).float()
-            self.rates = counts / counts.sum()
+        self.rates = self._class_rates(outputs)
         self._train = torch.stack([s[0] for s in splits], 1)  # (m, E)
         self._held = torch.stack([s[1] for s in splits], 1)
         self._standing = self._standing_of_rare() if self._has_classes else None
-        count = len(self._train)
-        steps, largest = STEPS, LARGEST_BATCH
-        if bins is not None:
-            steps, largest = FEW_OUTPUTS if outputs <= 2 else MORE_OUTPUTS
-        size = settings.batch_size or min(largest, max(SMALLEST_BATCH, count // steps))
-        # No batch of one row, which has no statistics.
-        self._batches = max(1, min(math.ceil(count / size), count // 2))
-        self.model = self.module = GaussianProduct(
-            rows.shape[1] if bins is None else [2] * rows.shape[1],
+        self._batches = self._batches_of_an_epoch(outputs)
+        self.model = self.module = self._new_network(rows.shape[1], outputs)
+        # On the CPU: the order of rows does not depend on the device.
+        self.generator = torch.Generator().manual_seed(settings.seed)
+        self._order = torch.arange(0)
+
+    def _new_network(self, columns: int, outputs: int) -> GaussianProduct:
+        settings = self.settings
+        made = GaussianProduct(
+            columns if self._grid is None else [2] * columns,
             outputs,
             terms=settings.terms,
             width=settings.width,
             depth=settings.depth,
             form=settings.form,
             precision="norm" if settings.form == "variational" else "one",
-            members=len(splits),
+            members=self._train.shape[1],
             generator=torch.Generator().manual_seed(settings.seed),
         ).float()  # whatever torch's default is
-        if bins is not None:
-            first = self.model.layers[0]
+        if self._grid is not None:
+            first = made.layers[0]
             assert isinstance(first, VariableLayer)
             with torch.no_grad():
                 for tensor in (first.weight, first.anchors):
                     tensor.mul_(SHARPNESS)
-        # On the CPU: the order of rows does not depend on the device.
-        self.generator = torch.Generator().manual_seed(settings.seed)
-        self._order = torch.arange(0)
+        return made
+
+    def _class_rates(self, classes: int) -> Tensor:
+        """The share of each class among the rows, if there are classes."""
+        if not self._has_classes:
+            return torch.empty(0)
+        counts = torch.bincount(self._targets, self._weights, minlength=classes).float()
+        return counts / counts.sum()
+
+    def _batches_of_an_epoch(self, outputs: int) -> int:
+        count = len(self._train)
+        steps, largest = STEPS, LARGEST_BATCH
+        if self._grid is not None:
+            steps, largest = FEW_OUTPUTS if outputs <= 2 else MORE_OUTPUTS
+        size = self.settings.batch_size or min(largest, max(SMALLEST_BATCH, count // steps))
+        # No batch of one row, which has no statistics.
+        return max(1, min(math.ceil(count / size), count // 2))
 
     def prepare(self, fabric: Any, ranks: Ranks | None) -> list[torch.optim.Optimizer]:
         """Bring the table to the device."""

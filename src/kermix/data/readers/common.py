@@ -182,6 +182,9 @@ class Reading:
     known_numbers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if isinstance(self.missing, str):  # type: ignore[unreachable]
+            raise OptionError(f"missing={self.missing!r} must be a list of cells.")
+        object.__setattr__(self, "missing", tuple(map(str, self.missing)))
         if self.decimal not in (None, ".", ","):
             raise OptionError(f"decimal={self.decimal!r}: give '.' or ','.")
         if self.delimiter is not None and len(self.delimiter) != 1:

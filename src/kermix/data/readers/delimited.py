@@ -70,6 +70,10 @@ HEADS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"\xef\xbb\xbf": "utf-8-s
 PIECE_BYTES = 2**18  # of a random piece: convention
 HEAD = 2**16  # bytes that are looked at, and more while they have no two lines
 BLOCK = 2**22  # bytes that are parsed at once; a row has to fit in
+ONE_BYTE_NAMES = {"latin-1": "Latin-1", "cp1252": "Windows-1252"}
+# Bytes of all letters but the further ones of Windows-1252, and those of these that are none.
+NO_FURTHER = bytes([*range(0x80), *range(0xA0, 0x100)])
+UNDEFINED = {0x81, 0x8D, 0x8F, 0x90, 0x9D}
 ONE_BYTE = ("utf-8", "ascii", "iso8859", "cp125")  # encodings in which lines end as in ASCII
 
 
@@ -106,23 +110,31 @@ def look_at_csv(
     beginning = "\n".join(line for line in lines[: LINES + 1] if line)
     delimiter = reading.delimiter or _delimiter(beginning)
     rows = _rows(beginning, delimiter)
-    decimal = reading.decimal or "."
-    if reading.decimal is None and delimiter != "," and _has_decimal_commas(rows[1:] or rows):
-        decimal = ","
-        notes.append(f"{name}: numbers have a decimal comma; if not, use --decimal '.'.")
-    named = reading.header
-    if named is None:
-        named, doubt = _is_header(rows, decimal)
-        if doubt:
-            what = "column names; if it is data, use --no-header" if named else (
-                "data; if it holds column names, use --header")  # fmt: skip
-            notes.append(f"{name}: the first line, {_shown(rows[0])}, is taken for {what}.")
-    names = _names(text, rows[0], delimiter, name) if named else tuple(
-        f"x{i}" for i in range(len(rows[0])))  # fmt: skip
+    decimal = reading.decimal
+    if decimal is None:
+        comma = delimiter != "," and _has_decimal_commas(rows[1:] or rows)
+        notes += [_comma_note(name)] if comma else []
+        decimal = "," if comma else "."
+    named, doubt = (reading.header, False) if reading.header is not None else (
+        _is_header(rows, decimal))  # fmt: skip
+    notes += [_header_note(name, rows[0], named)] if doubt else []
+    names = tuple(f"x{i}" for i in range(len(rows[0])))
+    if named:
+        names = _names(text, rows[0], delimiter, name)
     line_end = next((end for end in ("\r\n", "\n", "\r") if end in text), "\n")
     marked = encoding == "utf-8" and head.startswith(codecs.BOM_UTF8)
     form = CsvForm(delimiter, decimal, "utf-8-sig" if marked else encoding, line_end, named)
     return CsvLook(names, form, tuple(notes))
+
+
+def _comma_note(name: str) -> str:
+    return f"{name}: numbers have a decimal comma; if not, use --decimal '.'."
+
+
+def _header_note(name: str, first: Sequence[str], named: bool) -> str:
+    what = "column names; if it is data, use --no-header" if named else (
+        "data; if it holds column names, use --header")  # fmt: skip
+    return f"{name}: the first line, {_shown(first)}, is taken for {what}."
 
 
 def _check_text(text: str, name: str) -> None:
@@ -130,6 +142,11 @@ def _check_text(text: str, name: str) -> None:
         raise TableError(f"{name}: the file is empty.")
     if not re.split("[\r\n]", text, maxsplit=1)[0].strip():
         raise TableError(f"{name}: the first line is empty; a table begins there.")
+    if found := re.match(r"sep=\S?[\r\n]", text, re.IGNORECASE):
+        raise TableError(
+            f"{name}: the first line, {found[0].strip()!r}, is for spreadsheets and no part of "
+            "the table; remove it."
+        )
     if "\0" in text:
         raise TableError(f"{name}: not a text file in UTF-8; save it as one (CSV UTF-8).")
 
@@ -155,11 +172,12 @@ def _decoded(head: bytes, name: str, asked: str | None) -> tuple[str, str, list[
             return head[: error.start].decode("utf-8"), "utf-8", []
     if b"\0" in head:
         raise TableError(f"{name}: not a text file in UTF-8; save it as one (CSV UTF-8).")
-    return head.decode("latin-1"), "latin-1", [_latin_note(name)]
+    return head.decode("latin-1"), "latin-1", [_one_byte_note(name, "latin-1")]
 
 
-def _latin_note(name: str) -> str:
-    return f"{name}: not in UTF-8, read as Latin-1; if that is wrong, use --encoding."
+def _one_byte_note(name: str, encoding: str) -> str:
+    shown = ONE_BYTE_NAMES[encoding]
+    return f"{name}: not in UTF-8, read as {shown}; if that is wrong, use --encoding."
 
 
 def _rows(text: str, delimiter: str) -> list[list[str]]:
@@ -222,17 +240,34 @@ def _is_header(rows: Sequence[Sequence[str]], decimal: str) -> tuple[bool, bool]
     cells = [c.strip() for c in rows[0]]
     below = [r for r in rows[1:] if len(r) == len(cells)]
     columns = [[c.strip() for c in column if c.strip()] for column in zip(*below, strict=False)]
-    if not all(is_number(c, decimal) or not c for c in cells):
-        dated = any(c and DATE.fullmatch(cell) and all(map(DATE.fullmatch, c))
-                    for cell, c in zip(cells, columns, strict=False))  # fmt: skip
-        return not dated, dated
+    above = list(zip(cells, columns, strict=False))
+    if not _are_numbers([c for c in cells if c], decimal):
+        return _beside_words(above, decimal)
     filled = [_number(c) for c in cells if c]
     whole = len(filled) == len(cells) and all(v.is_integer() for v in filled)
     if not whole or len(set(filled)) < len(filled) or not below:
         return False, False
-    if any(c and not all(is_number(v, decimal) for v in c) for c in columns):
+    if not all(_are_numbers(c, decimal) for c in columns):
         return True, True  # numbers above text
     return _are_names(filled, [[_number(v) for v in c] for c in columns])
+
+
+def _are_numbers(cells: Sequence[str], decimal: str) -> bool:
+    return all(is_number(cell, decimal) for cell in cells)
+
+
+def _beside_words(above: Sequence[tuple[str, list[str]]], decimal: str) -> tuple[bool, bool]:
+    """Whether a line with words in it holds names, by what is below each cell, and a doubt.
+
+    Data are a date above dates, or numbers above numbers beside a word that comes again below it.
+    """
+    if any(c and DATE.fullmatch(cell) and all(map(DATE.fullmatch, c)) for cell, c in above):
+        return False, True
+    numbers = [cell for cell, c in above if cell and c and _are_numbers([cell, *c], decimal)]
+    again = any(cell in c for cell, c in above if cell and not is_number(cell, decimal))
+    if numbers and again:
+        return False, True
+    return True, any(not _number(cell).is_integer() for cell in numbers)
 
 
 def _number(text: str) -> float:
@@ -241,15 +276,21 @@ def _number(text: str) -> float:
 
 def _are_names(filled: list[float], below: list[list[float]]) -> tuple[bool, bool]:
     """Whether different whole numbers above columns of numbers are names, and a doubt."""
-    fractions = any(not v.is_integer() for c in below for v in c)
+    values = [v for column in below for v in column]
+    fractions = not all(v.is_integer() for v in values)
     outside = sum(bool(c) and not min(c) <= v <= max(c)
                   for v, c in zip(filled, below, strict=False))  # fmt: skip
+    many = len(filled) >= FEW
     if filled == list(range(len(filled))):
-        return fractions or (len(filled) >= FEW and outside > 0), True
-    if len(filled) > 1 and all(int(v) in YEARS for v in filled) and filled == sorted(filled):
-        return not all(v in YEARS for c in below for v in c), True
-    names = len(filled) >= FEW and outside == len(filled) and fractions
+        return fractions or (many and outside > 0), True
+    if len(filled) > 1 and filled == sorted(filled) and _are_years(filled):
+        return not _are_years(values), True
+    names = many and outside == len(filled) and fractions
     return names, names
+
+
+def _are_years(values: Sequence[float]) -> bool:
+    return all(v in YEARS for v in values)
 
 
 def _shown(cells: Sequence[str]) -> str:
@@ -307,7 +348,6 @@ class CsvPart(Part):
     names: tuple[str, ...] = ()  # of all columns
     form: CsvForm = field(default_factory=CsvForm)
     types: Mapping[str, CellType] = field(default_factory=dict, hash=False)
-    missing: tuple[str, ...] = ()
     packed: str | None = None
     divisible: bool = True
     most: int | None = None  # bytes that a packed file may become
@@ -396,14 +436,15 @@ class CsvPart(Part):
                     yield arrow.Table.from_batches([batch]), place - before
                     before = place
         except arrow.ArrowInvalid as error:
-            if "Empty CSV file" in str(error):
+            if "Empty CSV file" in str(error) or "Could not skip initial" in str(error):
                 return
             if "UTF8" in str(error):
                 raise _WrongEncodingError from None
             raise TableError(self.explained(str(error))) from None
-        except UnicodeDecodeError as error:
+        except UnicodeError as error:  # UTF-16 without its mark is no error of decoding
             raise TableError(
-                f"{self.address}: not in {self.form.encoding} ({error.reason}); use --encoding."
+                f"{self.address}: not in {self.form.encoding} "
+                f"({getattr(error, 'reason', error)}); use --encoding."
             ) from None
 
     def explained(self, message: str) -> str:
@@ -426,9 +467,10 @@ class CsvPart(Part):
                 else f"remove what is too much, or put cells that contain {mark} in quotation "
                 "marks"
             )
-            return (
-                f"{where}: {counted(len(cells), 'cell')}, and there are {width} columns; {advice}."
-            )
+            if width == 1:
+                advice = "remove the lines above the names of columns, or what is too much"
+            there = "is 1 column" if width == 1 else f"are {width} columns"
+            return f"{where}: {counted(len(cells), 'cell')}, and there {there}; {advice}."
         if "straddling" in message:
             return (
                 f"{self.address}: a row of more than {BLOCK >> 20} MiB; a quotation mark may be "
@@ -455,8 +497,17 @@ class _WrongEncodingError(Exception):
     """The bytes are no UTF-8."""
 
 
-def _look_at(part: CsvPart, reading: Reading) -> CsvLook:
-    """Judge the beginning of a file: two lines of it at least."""
+def _one_byte_encoding(part: CsvPart) -> str:
+    """What Windows calls Latin-1, if a file has its further letters, such as the euro."""
+    found: set[int] = set()
+    with part.lines() as (lines, _):
+        while content := lines.read(BLOCK):
+            found |= {*content.translate(None, NO_FURTHER)}
+    return "cp1252" if found and not found & UNDEFINED else "latin-1"
+
+
+def _look_at(part: CsvPart, reading: Reading, one_byte: str | None = None) -> CsvLook:
+    """Judge the beginning of a file, in an encoding that was found: two lines of it at least."""
     with part.lines() as (lines, _):
         head = lines.read(HEAD) or b""
         while max(head.count(b"\n"), head.count(b"\r")) < 2 and len(head) < BLOCK:
@@ -465,7 +516,10 @@ def _look_at(part: CsvPart, reading: Reading) -> CsvLook:
                 break
             head += more
         whole = not lines.read(1)
-    return look_at_csv(head, part.address, reading, whole)
+    if one_byte is None:
+        return look_at_csv(head, part.address, reading, whole)
+    look = look_at_csv(head, part.address, replace(reading, encoding=one_byte), whole)
+    return replace(look, notes=(_one_byte_note(part.address, one_byte), *look.notes))
 
 
 class Scan:
@@ -488,6 +542,8 @@ class Scan:
             address, (), 0, WHOLE, size, missing=reading.missing, packed=packed, most=most
         )
         self.look = _look_at(whole, reading)
+        if reading.encoding is None and self.look.form.encoding == "latin-1":
+            self.look = _look_at(whole, reading, _one_byte_encoding(whole))
         names = self.look.names
         self.part = replace(whole, columns=names, names=names, form=self.look.form)
         try:
@@ -497,12 +553,9 @@ class Scan:
                 raise TableError(
                     f"{address}: not in {self.look.form.encoding}; use --encoding."
                 ) from None
-            # A letter of Latin-1 may be anywhere.
-            form = replace(self.look.form, encoding="latin-1")
-            self.look = replace(
-                self.look, form=form, notes=(*self.look.notes, _latin_note(address))
-            )
-            self.part = replace(self.part, form=form)
+            # A letter that is not in UTF-8 may be anywhere.
+            self.look = _look_at(whole, reading, _one_byte_encoding(whole))
+            self.part = replace(self.part, form=self.look.form)
             self._read()
         self._finish()
 
@@ -541,8 +594,10 @@ class Scan:
         self.part = replace(self.part, types=types, form=form)
         odd = {n: self.judges[n].odd for n in self.reading.used(self.judges)}
         self.faults = {
-            name: no_number(f"{self.part.address}, {self.part.place(found[0])}", name, found[1])
-            for name, found in odd.items() if found is not None
+            name: no_number(
+                f"{self.part.address}, {self.part.place(min(words.values()))}", name, words
+            )
+            for name, words in odd.items() if words
         }  # fmt: skip
 
     def table(self) -> Any:

@@ -22,6 +22,7 @@ from kermix.data.readers.common import (
     JSON,
     Reading,
     is_index,
+    is_number,
     is_remote,
     kind_of_file,
     listed,
@@ -98,6 +99,7 @@ class Part(ABC):
     start: int
     stop: int
     size: int  # bytes
+    missing: tuple[str, ...] = ()  # cells that stand for a gap, beside those that always do
 
     @abstractmethod
     def tables(self) -> Iterator[tuple[Any, int]]:
@@ -164,7 +166,10 @@ def look_at_file(address: str, reading: Reading) -> FileLook:
     """Look at a file that is no text."""
     looks = {".parquet": _parquet_file, ".npy": _npy_file}
     suffix, _ = kind_of_file(address)
-    return looks[suffix](address) if suffix in looks else _whole_file(address, reading)
+    if suffix not in looks:
+        return _whole_file(address, reading)
+    look = looks[suffix](address)
+    return replace(look, parts=tuple(replace(p, missing=reading.missing) for p in look.parts))
 
 
 def read_whole(path: Path, part: str | None, reading: Reading) -> tuple[Any, list[str]]:
@@ -172,7 +177,7 @@ def read_whole(path: Path, part: str | None, reading: Reading) -> tuple[Any, lis
     arrow = load_pyarrow()
     suffix, _ = kind_of_file(path)
     if suffix == ".parquet":
-        return _parquet(path), []
+        return without_missing(_parquet(path), reading.missing), []
     notes: list[str] = []
     tables = list(_streamed(path, part, reading, notes))
     whole = arrow.concat_tables(tables, promote_options="permissive")
@@ -271,7 +276,7 @@ class ParquetPart(Part):
             for batch in reader.iter_batches(
                 ROWS, row_groups=groups, columns=list(self.columns), use_threads=False
             ):
-                table = arrow.Table.from_batches([batch])
+                table = without_missing(arrow.Table.from_batches([batch]), self.missing)
                 yield table, self.size * len(batch) // max(1, rows)
 
 
@@ -299,7 +304,7 @@ def _parquet_file(address: str) -> FileLook:
             stop += 1
         if rows:
             share = size * rows // total
-            parts.append(ParquetPart(address, numbers, start, stop, share, row))
+            parts.append(ParquetPart(address, numbers, start, stop, share, first_row=row))
         start, row = stop, row + rows
     names = tuple(name for name in schema.names if not is_index(name))
     return FileLook(address, numbers, names, True, tuple(parts))
@@ -329,7 +334,7 @@ class WholePart(Part):
 def _blocks(address: str, reading: Reading) -> Iterator[Any]:
     path, part = split_part(address)
     if path.suffix.lower() == ".npz":
-        array = numbers_of(path, part)
+        array = numbers_of(path, part, reading.missing)
         names = [f"x{k}" for k in range(array.shape[1])]
         yield load_pyarrow().table([*array.T], names=names)
         return
@@ -348,7 +353,8 @@ def _whole_file(address: str, reading: Reading) -> FileLook:
         rows, schema = rows + len(table), table.schema
     names = () if schema is None else tuple(schema.names)
     numbers = () if schema is None else numeric_columns(schema)
-    part = WholePart(address, numbers, 0, rows, size_of(str(split_part(address)[0])), reading)
+    size = size_of(str(split_part(address)[0]))
+    part = WholePart(address, numbers, 0, rows, size, reading=reading)
     return FileLook(address, numbers, names, not address.lower().endswith(".npz"), (part,))
 
 
@@ -378,9 +384,13 @@ def _json(path: Path) -> Any:
     _, packed = kind_of_file(path)
     content = io.BytesIO(_unpacked(path, packed)) if packed else path
     try:
-        return json.read_json(content)
+        found = json.read_json(content)
+        found.validate(full=True)  # Arrow reads what is no UTF-8
+        return found
     except (arrow.ArrowException, OSError) as error:
-        raise TableError(f"{path}: not readable as JSON lines ({_line(error)}).") from None
+        raise TableError(
+            f"{path}: not readable as JSON lines, an object in each ({_line(error)})."
+        ) from None
 
 
 def _unpacked(path: Path, packed: str) -> bytes:
@@ -410,12 +420,12 @@ def _excel(path: Path, sheet: str | None, notes: list[str]) -> Any:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
         with closing(book):
             names = [s.title for s in book.worksheets]
-            if sheet is not None and sheet not in names:
-                raise TableError(f"{path}: has no sheet {sheet!r}; it has {listed(names)}.")
-            asked = names if sheet is None else [sheet]
+            asked = names if sheet is None else [name for name in names if name == sheet]
             found = {name: _rows_of(book[name]) for name in asked}
     except (ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
         raise TableError(f"{path}: not a readable Excel file ({_line(error)}).") from None
+    if not found:
+        raise TableError(f"{path}: has no sheet {sheet!r}; it has {listed(names)}.")
     filled = {name: sum(map(_filled, rows)) for name, rows in found.items()}
     best = max(filled, key=filled.__getitem__)
     if sum(count > 0 for count in filled.values()) > 1:
@@ -579,14 +589,19 @@ def _load_numpy(path: Path, array: str | None) -> np.ndarray:
             raise TableError(f"{path}, array {array}: {error}.") from None
 
 
-def numbers_of(path: Path, array: str | None = None) -> np.ndarray:
-    """The rows of a .npy file, or of one array of a .npz file."""
+def numbers_of(path: Path, array: str | None = None, missing: Sequence[str] = ()) -> np.ndarray:
+    """The rows of a .npy file, or of one array of a .npz file; NaN for what is called missing."""
     found = _load_numpy(path, array)
     if found.ndim == 0 or found.size == 0 or found.dtype.kind not in "fiub":
         raise TableError(
             f"{path}: rows of real numbers are needed, not {found.dtype} of shape {found.shape}."
         )
-    return found.reshape(len(found), -1)
+    return _without_numbers(found.reshape(len(found), -1), missing)
+
+
+def _without_numbers(values: np.ndarray, missing: Sequence[str]) -> np.ndarray:
+    gaps = [float(word) for word in missing if is_number(word)]
+    return np.where(np.isin(values, gaps), np.nan, values) if gaps else values
 
 
 def check_declared_size(path: Path) -> None:
@@ -681,7 +696,7 @@ class NpyPart(Part):
                 wide = np.float32 if dtype.itemsize <= 4 and dtype.kind == "f" else np.float64
                 if keep != list(range(width)):
                     values = values[:, keep]
-                yield values.astype(wide, copy=False), size
+                yield _without_numbers(values.astype(wide, copy=False), self.missing), size
 
 
 def _npy_header(file: BinaryIO, address: str) -> tuple[tuple[int, ...], bool, np.dtype]:

@@ -470,8 +470,9 @@ def without_missing(table: Any, missing: Sequence[str]) -> Any:
 
 def _as_type(word: str, kind: Any) -> Any:
     arrow = load_pyarrow()
-    numbers = arrow.types.is_integer(kind) or arrow.types.is_floating(kind)
-    if not numbers and not arrow.types.is_string(kind):
+    types = arrow.types
+    tests = (types.is_integer, types.is_floating, types.is_string, types.is_large_string)
+    if not any(test(kind) for test in tests):
         return None
     try:
         return arrow.array([word], arrow.string()).cast(kind)[0].as_py()

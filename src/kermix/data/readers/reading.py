@@ -57,9 +57,7 @@ def read_frame(source: Any, reading: Reading | None = None) -> tuple[Frame, list
     if isinstance(source, str | Path):
         frame, notes = _file(Path(source), reading)
     else:
-        frame, notes = as_frame(source, _name(source)), []
-        if reading.missing:
-            frame = _with_gaps(frame, reading.missing)
+        frame, notes = _with_gaps(as_frame(source, _name(source)), reading.missing), []
     return _checked(_chosen(frame, reading), reading), notes
 
 
@@ -95,13 +93,13 @@ def _several(paths: list[Path], reading: Reading) -> tuple[Frame, list[str]]:
     found = read_alike(paths, reading)
     first = found[0][0]
     for frame, _ in found[1:]:
-        if list(frame.columns) != list(first.columns):
+        if {*frame.columns} != {*first.columns}:
             raise TableError(
                 f"{frame.name}: its columns are {listed(frame.columns)}, and {first.name} has "
                 f"{listed(first.columns)}."
             )
     try:
-        tables = [arrow.table(dict(f.columns)) for f, _ in found]
+        tables = [arrow.table({n: f.columns[n] for n in first.columns}) for f, _ in found]
         whole = arrow.concat_tables(tables, promote_options="permissive")
     except arrow.ArrowException as error:
         raise TableError(f"{first.name} and the others: {error}.") from None
@@ -118,7 +116,7 @@ def _file(path: Path, reading: Reading) -> tuple[Frame, list[str]]:
         frame = as_frame(table, path.name)
         return replace(frame, first_row=1 + look.form.named, form=look.form), list(look.notes)
     if suffix in (".npy", ".npz"):
-        return as_frame(numbers_of(file, part), path.name), []
+        return as_frame(numbers_of(file, part, reading.missing), path.name), []
     table, notes = read_whole(file, part, reading)
     frame = as_frame(table, path.name)
     return (replace(frame, first_row=2) if suffix == ".xlsx" else frame), notes
@@ -156,9 +154,9 @@ def _checked(frame: Frame, reading: Reading) -> Frame:
             continue
         judge = ColumnJudge(".", asked)
         judge.look(column.cast(arrow.string()))
-        if judge.odd is not None:
-            row, word = judge.odd
-            raise SchemaError(no_number(f"{frame.name}, row {row + frame.first_row}", name, word))
+        if judge.odd:
+            row = min(judge.odd.values()) + frame.first_row
+            raise SchemaError(no_number(f"{frame.name}, row {row}", name, judge.odd))
     return frame
 
 

@@ -9,7 +9,7 @@ import re
 import shlex
 import zoneinfo
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,6 +39,7 @@ CLOCK = r"^\d\d:\d\d(?::\d\d)?$"
 TWO_LETTERS = r"^[A-Z]{2}$"
 SPELLED_NA = "NA"
 CODES = 3  # with so many others of two letters, NA is one of them; a convention
+SHOWN_WORDS = 5  # that are no numbers: a convention
 FIRST = 16  # cells that are tried before all: a convention
 # Digits with which 64 bits may not hold a whole number.
 LONG = 19
@@ -167,7 +168,7 @@ class ColumnJudge:
         self._digits, self._padded, self._phones = True, False, True
         self._cells = self._long = 0  # how many, and how many that 64 bits may not hold
         self._rows = self._words = self._numbers = 0
-        self._odd: tuple[int, str] | None = None  # the first word without a digit, and its row
+        self._odd: dict[str, int] = {}  # the first words without a digit, and their rows
         self._coded = False  # whether a word that is no number has digits
         self._codes: set[str] | None = set()  # words of two letters; None: there are others
         self.has_na = False
@@ -262,14 +263,14 @@ class ColumnJudge:
         digits = compute.match_substring_regex(others, "[0-9]")
         self._coded = self._coded or bool(compute.any(digits).as_py())
         odd = others.filter(compute.invert(digits))
-        if self._odd is None and len(odd):
-            self._odd = self._rows + compute.index(text, odd[0]).as_py(), odd[0].as_py()
+        for word in odd[: SHOWN_WORDS - len(self._odd)]:
+            self._odd.setdefault(word.as_py(), self._rows + compute.index(text, word).as_py())
 
     @property
-    def odd(self) -> tuple[int, str] | None:
-        """A word without a digit in it where nearly all else are numbers, and its row."""
+    def odd(self) -> dict[str, int]:
+        """Some words without a digit where nearly all else are numbers, and where they are."""
         mostly = self.kind == "string" and 2 * self._numbers > self._words
-        return self._odd if mostly and not (self._coded or self._padded) else None
+        return self._odd if mostly and not (self._coded or self._padded) else {}
 
     @property
     def is_code(self) -> bool:
@@ -298,12 +299,15 @@ class ColumnJudge:
         )
 
 
-def no_number(place: str, column: str, word: str) -> str:
-    """What to say of a word among numbers."""
+def no_number(place: str, column: str, words: Iterable[str]) -> str:
+    """What to say of words among numbers, of which the first is at this place."""
+    first, *others = words
+    more = f" (nor are {listed(map(repr, others))})" if others else ""
+    gaps = " ".join(f"--missing {shlex.quote(word)}" for word in (first, *others))
     return (
-        f"{place}, column {column}: {word!r} is not a number, and most cells of this column are. "
-        f"Correct it, name it as a gap (--missing {shlex.quote(word)}), exclude the column, or "
-        f"use --kind {column}=category."
+        f"{place}, column {column}: {first!r} is not a number{more}, and most cells of this "
+        f"column are. Correct them, read them as gaps ({gaps}), exclude the column, or use --kind "
+        f"{column}=category."
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from kermix.data.readers.common import listed, load_pyarrow
+from kermix.data.readers.common import counted, listed, load_pyarrow
 from kermix.data.readers.frames import ColumnType, arrow_type, typed_array
 from kermix.data.readers.number_forms import NumberForm, without_marks
 from kermix.data.schema.monotone import MonotoneMap
@@ -40,6 +40,7 @@ __all__ = [
     "rounded",
 ]
 
+STEPS: dict[float, str] = {86_400: "a day", 3600: "an hour", 60: "a minute", 1: "a second"}
 EXACT = 2**53  # whole numbers below are floats
 DIGITS = Context(prec=100)  # of decimal numbers; 76 at most
 
@@ -447,14 +448,15 @@ class NumberColumn(Column):
     def details(self) -> str:
         """Its range, its digits and its atoms."""
         if self.time:
-            steps = seconds_of(self.time_type) * self.step
+            seconds = seconds_of(self.time_type) * self.step
             first, last = (self.shown_time(v) for v in (self.low, self.high))
-            told = f"{first} to {last}, steps of {steps:g} s"
+            told = f"{first} to {last}, steps of {STEPS.get(seconds, f'{seconds:g} s')}"
         else:
             low, high = (self.shown(v) for v in (self.low, self.high))
-            digits = {None: "", 0: ", whole"}.get(self.decimals, f", {self.decimals} decimals")
-            told = f"{low} to {high}{digits}"
-        return told + (f", {len(self.atoms)} atoms" if len(self.atoms) else "")
+            told = f"{low} to {high}"
+            if self.decimals is not None:
+                told += f", {counted(self.decimals, 'decimal') if self.decimals else 'whole'}"
+        return told + (f", {counted(len(self.atoms), 'atom')}" if len(self.atoms) else "")
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""

@@ -9,17 +9,54 @@ for every 300 rows costs the density of a smooth column about 0.001 nats.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
-__all__ = ["MonotoneMap", "StraightMap"]
+__all__ = ["MonotoneMap", "SeveralMaps", "StraightMap"]
 
 KNOTS, MOST_KNOTS = 16, 64
 ROWS_FOR_A_KNOT, MANY_ROWS_FOR_A_KNOT = 8, 300
 LARGEST_WARPED = 709.0  # its exponential is finite
 STEEPEST_TAIL = 2.0  # slope beyond the last knot against the mean slope
+
+
+class Piece(NamedTuple):
+    """A piece of the spline for each place: arrays of NumPy, or tensors."""
+
+    knot: Any  # where it begins
+    score: Any  # there
+    width: Any
+    height: Any
+    first: Any  # slope where it begins
+    last: Any  # and where it ends
+
+    def scores(self, warped: Any) -> Any:
+        """The scores of warped values within the piece."""
+        secant = self.height / self.width
+        t = ((warped - self.knot) / self.width).clip(0, 1)
+        rest = t * (1 - t)
+        return self.score + self.height * (secant * t * t + self.first * rest) / (
+            secant + (self.first + self.last - 2 * secant) * rest
+        )
+
+    def share(self, scores: Any) -> Any:
+        """How far along the piece scores within it are reached, from 0 to 1."""
+        secant = self.height / self.width
+        part = scores - self.score
+        bend = self.first + self.last - 2 * secant
+        a = self.height * (secant - self.first) + part * bend
+        b = self.height * self.first - part * bend
+        c = -secant * part
+        return 2 * c / (-b - (b * b - 4 * a * c).clip(0) ** 0.5)
+
+    def slope(self, t: Any) -> Any:
+        """The slope so far along the piece."""
+        secant, rest = self.height / self.width, t * (1 - t)
+        slope = secant**2 * (self.last * t * t + 2 * secant * rest + self.first * (1 - t) ** 2)
+        return slope / (secant + (self.first + self.last - 2 * secant) * rest) ** 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,13 +97,7 @@ class MonotoneMap:
     def __call__(self, values: np.ndarray) -> np.ndarray:
         """Normal scores of values, any finite ones."""
         u = _warp(np.asarray(values, dtype=np.float64), self.middle, self.scale)
-        k = self._interval(u, self.knots)
-        width, height, secant, first, last = self._pieces(k)
-        t = np.clip((u - self.knots[k]) / width, 0, 1)
-        rest = t * (1 - t)
-        inside = self.scores[k] + height * (secant * t * t + first * rest) / (
-            secant + (first + last - 2 * secant) * rest
-        )
+        inside = self._piece(self._interval(u, self.knots)).scores(u)
         below = self.scores[0] + self.slopes[0] * (u - self.knots[0])
         above = self.scores[-1] + self.slopes[-1] * (u - self.knots[-1])
         return np.where(u < self.knots[0], below, np.where(u > self.knots[-1], above, inside))
@@ -88,19 +119,11 @@ class MonotoneMap:
     def _warped(self, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Warped values of scores, and the slope of the spline there."""
         z = np.asarray(scores, dtype=np.float64)
-        k = self._interval(z, self.scores)
-        width, height, secant, first, last = self._pieces(k)
-        part = np.clip(z - self.scores[k], 0, height)
-        bend = first + last - 2 * secant
-        a = height * (secant - first) + part * bend
-        b = height * first - part * bend
-        c = -secant * part
-        t = 2 * c / (-b - np.sqrt(np.maximum(b * b - 4 * a * c, 0)))
-        rest = t * (1 - t)
-        slope = secant**2 * (last * t * t + 2 * secant * rest + first * (1 - t) ** 2)
-        slope = slope / (secant + bend * rest) ** 2
+        piece = self._piece(self._interval(z, self.scores))
+        t = piece.share(np.clip(z, self.scores[0], self.scores[-1]))
+        slope = piece.slope(t)
         below, above = z < self.scores[0], z > self.scores[-1]
-        u = self.knots[k] + t * width
+        u = piece.knot + t * piece.width
         u = np.where(below, self.knots[0] + (z - self.scores[0]) / self.slopes[0], u)
         u = np.where(above, self.knots[-1] + (z - self.scores[-1]) / self.slopes[-1], u)
         slope = np.where(below, self.slopes[0], np.where(above, self.slopes[-1], slope))
@@ -110,10 +133,10 @@ class MonotoneMap:
     def _interval(values: np.ndarray, borders: np.ndarray) -> np.ndarray:
         return np.clip(np.searchsorted(borders, values, side="right") - 1, 0, len(borders) - 2)
 
-    def _pieces(self, k: np.ndarray) -> tuple[np.ndarray, ...]:
+    def _piece(self, k: np.ndarray) -> Piece:
         widths, heights = np.diff(self.knots), np.diff(self.scores)
-        secants = heights / widths
-        return widths[k], heights[k], secants[k], self.slopes[k], self.slopes[k + 1]
+        ends = self.slopes[k], self.slopes[k + 1]
+        return Piece(self.knots[k], self.scores[k], widths[k], heights[k], *ends)
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON, which keeps every digit."""
@@ -155,6 +178,72 @@ class StraightMap(MonotoneMap):
     def log_derivative(self, scores: np.ndarray) -> np.ndarray:
         """The same everywhere."""
         return np.full(np.shape(scores), -np.log(self.scale))
+
+
+class SeveralMaps(nn.Module):
+    """Several monotone maps at once, in each step of a training and on its device."""
+
+    middle: Tensor
+    scale: Tensor
+    knots: Tensor
+    scores: Tensor
+    slopes: Tensor
+    last: Tensor
+
+    def __init__(self, maps: tuple[MonotoneMap, ...]) -> None:
+        super().__init__()
+        most = max(len(own.knots) for own in maps)
+
+        def padded(name: str) -> Tensor:
+            return torch.from_numpy(np.stack([
+                np.pad(getattr(own, name), (0, most - len(own.knots)), mode="edge") for own in maps
+            ]))  # fmt: skip
+
+        for name, tensor in (
+            ("middle", torch.tensor([own.middle for own in maps], dtype=torch.float64)),
+            ("scale", torch.tensor([own.scale for own in maps], dtype=torch.float64)),
+            ("knots", padded("knots")),
+            ("scores", padded("scores")),
+            ("slopes", padded("slopes")),
+            ("last", torch.tensor([len(own.knots) - 2 for own in maps])),
+        ):
+            self.register_buffer(name, tensor, persistent=False)
+
+    def forward(self, values: Tensor) -> Tensor:  # (N, Q)
+        """Normal scores of values."""
+        u = torch.asinh((values - self.middle) / self.scale)
+        inside = self._piece(u, self.knots).scores(u)
+        below = self.scores[:, 0] + self.slopes[:, 0] * (u - self.knots[:, 0])
+        above = self.scores[:, -1] + self.slopes[:, -1] * (u - self.knots[:, -1])
+        found = torch.where(u > self.knots[:, -1], above, inside)
+        return torch.where(u < self.knots[:, 0], below, found)
+
+    def inverse(self, scores: Tensor) -> Tensor:  # (N, Q)
+        """Values of normal scores."""
+        piece = self._piece(scores, self.scores)
+        within = scores.clamp(self.scores[:, 0], self.scores[:, -1])
+        u = piece.knot + piece.share(within) * piece.width
+        below = self.knots[:, 0] + (scores - self.scores[:, 0]) / self.slopes[:, 0]
+        above = self.knots[:, -1] + (scores - self.scores[:, -1]) / self.slopes[:, -1]
+        u = torch.where(scores > self.scores[:, -1], above, u)
+        u = torch.where(scores < self.scores[:, 0], below, u)
+        found = self.middle + self.scale * torch.sinh(u.clamp(-LARGEST_WARPED, LARGEST_WARPED))
+        largest = torch.finfo(found.dtype).max
+        return found.clamp(-largest, largest)
+
+    def _piece(self, places: Tensor, borders: Tensor) -> Piece:
+        k = torch.searchsorted(borders, places.mT.contiguous(), right=True).mT - 1
+        k = torch.minimum(k.clamp(min=0), self.last)
+        starts, ends = (
+            [self._at(part, at) for part in (self.knots, self.scores, self.slopes)]
+            for at in (k, k + 1)
+        )
+        width, height = ends[0] - starts[0], ends[1] - starts[1]
+        return Piece(starts[0], starts[1], width, height, starts[2], ends[2])
+
+    @staticmethod
+    def _at(table: Tensor, k: Tensor) -> Tensor:  # (Q, K), (N, Q) -> (N, Q)
+        return table.gather(1, k.mT).mT
 
 
 def _half_distance(x: Any, y: Any) -> np.ndarray:

@@ -60,11 +60,11 @@
       const names = found.names;
       const body = found.rows.map((row) => {
         const reasons = row.reasons.length ? row.reasons.map((reason) =>
-          `${reason.column} is ${kermix.shown(row.values[reason.column])}, and ${kermix.shown(reason.expected)} was expected (${reason.nats.toFixed(1)} nats)`)
+          `${reason.column} is ${kermix.shown(row.values[reason.column])}, and ${kermix.shown(reason.expected)} was expected (${reason.nats === null ? "never seen" : `${reason.nats.toFixed(1)} nats`})`)
           : ["no single column: the combination"];
         const whole = element("details", {}, element("summary", {}, "the whole row"), names.map((name) => `${name}: ${kermix.shown(row.values[name])}`).join(", "));
         return [element("button", { type: "button", class: "link", "aria-label": `Row ${row.row}: load into Ask`, onclick: () => open(new Map(Object.entries(row.values))) }, `row ${row.row}`),
-          row.log_density.toFixed(2), element("div", {}, element("ul", {}, ...reasons.map((reason) => element("li", {}, reason))), whole)];
+          row.log_density === null ? "none" : row.log_density.toFixed(2), element("div", {}, element("ul", {}, ...reasons.map((reason) => element("li", {}, reason))), whole)];
       });
       kermix.replace(place,
         element("p", {}, `The least likely of ${found.of} rows; the median log-density is ${found.median === null ? "not known" : found.median.toFixed(2)}. Each reason says by how many nats the cell is less likely, given the rest of its row, than is usual for cells of its column.`),

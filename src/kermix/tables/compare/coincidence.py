@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kermix.kernels.subsets import distinct_rows
 from kermix.tables.compare.column_changes import (
+    CHANCE,
     CLEAR,
     ColumnValues,
     ComparedRows,
@@ -20,6 +21,7 @@ __all__ = [
     "Copies",
     "FrequentRows",
     "chance_of_equal_rows",
+    "equal_pairs_by_columns",
     "poisson_tail",
     "repeats_beyond_coincidence",
     "uncounted_copies",
@@ -177,6 +179,10 @@ class FrequentRows:
     distinct: int
     counts: tuple[int, int]
 
+    def more_often(self, sizes: tuple[int, int]) -> float:
+        """By how much their share of one sample is larger than that of the other."""
+        return abs(self.counts[0] / sizes[0] - self.counts[1] / sizes[1])
+
     def sentence(self, names: tuple[str, str]) -> str:
         """How often they stand where, which alone may be what differs.
 
@@ -237,37 +243,40 @@ class _DistinctRows:
 
 
 @torch.no_grad()
-def uncounted_copies(rows: ComparedRows, margin: float) -> Copies:
-    """What copies of rows may have done to the p-value of samples that differ.
+def uncounted_copies(rows: ComparedRows, area: float | None, lower: float) -> Copies:
+    r"""What copies of rows may have done to the p-value of samples that differ.
+
+    They are left out where they cannot be all that differs. If all equal rows of a sample are
+    copies of one another, errors are $\sqrt{\sum c^2 / n}$ times as large, with `c` copies of
+    each: where the AUC is above chance even then, copies do not explain it. A row that is a share
+    `f` of one sample more than of the other lifts the AUC to at most (1 + f) / 2.
 
     Args:
         rows: Of both samples.
-        margin: How many times as large the classifier's error may be until it reaches chance.
+        area: AUC of a classifier, None if there is none.
+        lower: End of its interval.
     """
     distinct = _DistinctRows(rows)
     if not distinct.key:
         return Copies()
     often, frequent = _frequent(distinct)
+    if frequent is not None and lower > 0.5 + frequent.more_often(distinct.sizes) / 2:
+        frequent = None
+    margin = 1.0 if area is None or lower <= 0.5 else (area - 0.5) / (area - lower)
     unexplained = _unexplained(distinct)
-    if any(unexplained):
+    if any(unexplained) and _times_error(distinct.counts) >= margin:
         return Copies(unexplained, frequent=frequent)
     counts = distinct.counts.copy()
     counts[:, often] = 0
-    return Copies(coinciding=_coinciding(counts, margin), frequent=frequent)
-
-
-def _coinciding(counts: np.ndarray, margin: float) -> tuple[int, int]:
-    r"""How many rows of each sample equal an earlier one, if copies alone may be what differs.
-
-    Were all equal rows of a sample copies of one another, errors were $\sqrt{\sum c^2 / n}$ times
-    as large, with `c` copies of each. Where that is within a margin of the classifier's error,
-    or hardly more than one, there is nothing to say.
-    """
-    times = math.sqrt(max((c @ c) / max(1.0, c.sum()) for c in counts))
-    if times < max(margin, NEGLIGIBLE):
-        return 0, 0
+    if _times_error(counts) < max(margin, NEGLIGIBLE):
+        return Copies(frequent=frequent)
     first, second = (int(c.sum()) - int((c > 0).sum()) for c in counts)
-    return first, second
+    return Copies(coinciding=(first, second), frequent=frequent)
+
+
+def _times_error(counts: np.ndarray) -> float:
+    """How many times as large errors are, if all equal rows are copies of one another."""
+    return math.sqrt(max((c @ c) / max(1.0, c.sum()) for c in counts))
 
 
 def _unexplained(rows: _DistinctRows) -> tuple[int, int]:
@@ -305,12 +314,19 @@ def _frequent(rows: _DistinctRows) -> tuple[list[int], FrequentRows | None]:
     often = [k for k in np.flatnonzero(both >= MANY_COPIES).tolist()
              if poisson_tail(int(both[k]), float(expected[k])) <= RARE / len(both)]  # fmt: skip
     shares = rows.counts / np.array(sizes)[:, None]
-    for side in (0, 1):
-        more = [k for k in often if shares[side, k] > shares[1 - side, k]]
-        counts = tuple(int(c[more].sum()) for c in rows.counts)
-        if more and share_change((counts[0] / sizes[0], counts[1] / sizes[1]), sizes) > CLEAR:
-            return often, FrequentRows(len(more), (counts[0], counts[1]))
-    return often, None
+    changed = [k for k in often if _clearly_other(shares[:, k], sizes, len(often))]
+    sides = [[k for k in changed if shares[side, k] > shares[1 - side, k]] for side in (0, 1)]
+    grown = [float(np.abs(np.diff(shares[:, some], axis=0)).sum()) for some in sides]
+    more = sides[0] if grown[0] > grown[1] else sides[1]
+    if not more:
+        return often, None
+    first, second = (int(c[more].sum()) for c in rows.counts)
+    return often, FrequentRows(len(more), (first, second))
+
+
+def _clearly_other(shares: np.ndarray, sizes: tuple[int, int], among: int) -> bool:
+    """Whether a row's share changed, beyond the chance that one of so many rows has."""
+    return math.erfc(share_change(shares.tolist(), sizes) / math.sqrt(2)) * among <= CHANCE
 
 
 def _beyond_columns(
@@ -376,7 +392,22 @@ def _equal_by_columns(rows: ComparedRows, kept: Tensor, counts: Tensor) -> list[
     keys = [_key(codes, every)]
     keys += [_key(codes, [k for k in every if k != j]) for j in keys[0]]
     found = [_equal_by_key(key, columns, codes, counts) for key in keys if _tells(codes, key)]
+    if not found:
+        return [math.inf, math.inf]
     return [min(side) for side in zip(*found, strict=True)]
+
+
+def equal_pairs_by_columns(rows: ComparedRows) -> float:
+    """How many pairs of a row of each sample would be equal, if columns coincided by themselves.
+
+    As for repeats of one sample; infinite if no columns tell rows apart.
+    """
+    kept, place = distinct_rows(rows.pooled + 0.0)
+    second = (torch.arange(len(rows.pooled)) >= rows.n).long()
+    counts = torch.zeros(2, len(kept)).index_put_((second, place), torch.ones(len(place)), True)
+    first, other = rows.n / len(place), 1 - rows.n / len(place)
+    found = _equal_by_columns(rows, kept, counts)
+    return max(found[0] / first**2, found[1] / other**2) * 2 * first * other
 
 
 def _equal_by_key(

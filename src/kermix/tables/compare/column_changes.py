@@ -23,6 +23,7 @@ from kermix.two_sample.column_scores import (
 )
 
 __all__ = [
+    "CHANCE",
     "CLEAR",
     "Change",
     "ColumnValues",

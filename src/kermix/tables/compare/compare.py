@@ -40,6 +40,8 @@ def compare(
     decimal: str | None = None,
     encoding: str | None = None,
     header: bool | None = None,
+    missing: Sequence[str] = (),
+    sheet: str | None = None,
     standardize: bool | Literal["auto"] = "auto",
     max_points: int | None = None,
     level: float = 0.05,
@@ -71,8 +73,10 @@ def compare(
         kinds: Kinds of columns by name, to override the detected ones; see `kermix.Schema.of`.
         delimiter: Field delimiter of text files; detected by default.
         decimal: Decimal mark of text files, "." or ","; detected by default.
-        encoding: Encoding of text files; by default UTF-8, or Latin-1 if that fails.
+        encoding: Encoding of text files; by default UTF-8, else Windows-1252 or Latin-1.
         header: Whether the first line of text files holds column names; detected by default.
+        missing: Cells that stand for a missing value, beside empty ones, NA and the like.
+        sheet: Sheet of Excel files; by default that with most cells.
         standardize: Whether columns are divided by their pooled standard deviation. `"auto"` does
             so when these differ more than tenfold.
         max_points: Larger sets are subsampled at random to this many points, without replacement;
@@ -102,7 +106,7 @@ def compare(
     """
     reading = Reading(
         None if columns is None else _names(columns), _names(exclude), dict(kinds or {}),
-        delimiter, decimal, encoding, header,
+        delimiter, decimal, encoding, header, _names(missing), sheet,
     )  # fmt: skip
     if not 0 < level < 1:
         raise OptionError(f"level={level!r} must be between 0 and 1, such as 0.05.")

@@ -36,6 +36,7 @@ __all__ = [
 NAMED_COLUMNS, NAMED_PAIRS = 3, 1
 SMALL = 1e-6
 LITTLE = 0.6
+WIDE, SURELY = 1.96, 4.0  # standard errors: of an interval, and to say that an AUC is below chance
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,8 @@ class Verdict:
     """Whether two data sets differ, by how much, and where. It prints as one sentence.
 
     Attributes:
-        different: Whether they differ at the level.
+        different: Whether the p-value is at the level. Where copies of rows may be all that
+            differs (`perhaps_copies`), the sentence says that they may differ.
         pvalue: A single p-value that accounts for all statistics considered; None if sketches have
             none.
         level: Significance level at which the sets are called different.
@@ -149,26 +151,36 @@ class Verdict:
 
     def headline(self) -> str:
         """Whether they differ, and how much; repeated rows come first."""
-        answer = self._answer()
+        answer = self.answer()
         if repeats := self._of_rows(self.repeated, "{count:,} repeated {rows} in {name}"):
             answer = f"Apart from {_listed(repeats)}: {answer[0].lower()}{answer[1:]}"
-        return " ".join([*self._copies(), answer])
+        return " ".join(filter(None, [self._of_pairs(), *self.of_copies(), answer]))
 
-    def _copies(self) -> list[str]:
+    def _of_pairs(self) -> str:
+        if not self.paired:
+            return ""
+        assert self.effect is not None
+        return (
+            "Rows of both sets belong together in pairs: a classifier does worse than chance (AUC "
+            f"{auc_text(self.effect)}; 0.5 is chance), as it does where one set was made from "
+            "rows of the other, or both have a row for each of the same things. The p-value takes "
+            "them as independent, and is too large."
+        )
+
+    def of_copies(self) -> list[str]:
         """What copies of rows may have done, where they count as rows of their own."""
         told = []
         if self.frequent is not None:
             told.append(self.frequent.sentence(self.names))
         if within := self._of_rows(self.unexplained, "within {name} (about {coarse} of {all})"):
             told.append(
-                f"Rows repeat more often {_listed(within)} than chance explains, and the p-value "
-                "takes each as a row of its own, so that copies alone may be what differs."
+                f"Rows repeat more often {_listed(within)} than chance explains, so that copies "
+                "alone may be what differs."
             )
         if within := self._of_rows(self.coinciding, "{count:,} of {all} in {name}"):
             told.append(
                 f"Many rows equal earlier ones ({_listed(within)}), as they do where few "
-                "different rows are possible; copies cannot be told from them, and if there are "
-                "any, the p-value is too small."
+                "different rows are possible; copies cannot be told from them."
             )
         return told
 
@@ -181,7 +193,8 @@ class Verdict:
             if count
         ]  # fmt: skip
 
-    def _answer(self) -> str:
+    def answer(self) -> str:
+        """Whether they differ, without what may mislead."""
         if self.pvalue is None:
             return f"No verdict: {self.method.removeprefix('none, ')}"
         if told := self.too_few():
@@ -191,20 +204,23 @@ class Verdict:
             told = self.detectable()
             shift = f"; {told}" if told else ""
             return f"No difference found at level {self.level:g} ({p}){shift}."
+        differ = f"They differ ({p})"
+        if self.perhaps_copies:
+            differ = f"They may differ ({p} if no row is a copy of another)"
         if self.effect is None or self.interval is None:
-            return f"They differ ({p})."
+            return f"{differ}."
         low, high = self.interval
         shown = area_text(self.effect, self.interval)
         if low > 0.5:
-            return f"They differ ({p}): a classifier tells their rows apart with {shown}."
+            return f"{differ}: a classifier tells their rows apart with {shown}."
         if high <= LITTLE:
             return (
-                f"They differ ({p}), but by little: a classifier hardly tells their rows apart, "
-                f"with {shown}."
+                f"{differ}, but by little: a classifier hardly tells their rows apart, with "
+                f"{shown}."
             )
         return (
-            f"They differ ({p}), but rows are too few to say by how much: a classifier tells them "
-            f"apart with {shown}."
+            f"{differ}, but rows are too few to say by how much: a classifier tells them apart "
+            f"with {shown}."
         )
 
     def too_few(self) -> str:
@@ -277,6 +293,14 @@ class Verdict:
     def perhaps_copies(self) -> bool:
         """Whether copies of rows, which count as rows of their own, may be all that differs."""
         return any(self.unexplained) or any(self.coinciding) or self.frequent is not None
+
+    @property
+    def paired(self) -> bool:
+        """Whether a classifier is so far below chance that rows of both sets belong together."""
+        if self.effect is None or self.interval is None:
+            return False
+        error = (self.interval[1] - self.interval[0]) / (2 * WIDE)
+        return self.effect + SURELY * error < 0.5
 
     @property
     def different_columns(self) -> tuple[ColumnVerdict, ...]:
@@ -364,13 +388,16 @@ class JudgementTask:
             apart = classify(rows, self.seed)
         except MissingExtraError as error:
             note = str(error)
-        copies = uncounted_copies(rows, _margin(apart)) if test.different else Copies()
+        effect, interval = (None, None) if apart is None else (apart.auc, apart.interval)
+        copies = Copies()
+        if test.different:
+            copies = uncounted_copies(rows, effect, 0.0 if interval is None else interval[0])
         verdict = Verdict(
             different=test.different,
             pvalue=test.pvalue,
             level=test.level,
-            effect=None if apart is None else apart.auc,
-            interval=None if apart is None else apart.interval,
+            effect=effect,
+            interval=interval,
             columns=tuple(sorted(
                 (self._column(column, max(column.corrected, test.pvalue))
                  for column in test.columns), key=_most_different)),
@@ -402,13 +429,6 @@ class JudgementTask:
             found.column, pvalue, values.kind, change.short, change.told,
             difference_of(values, n), only.told if only else "",
         )  # fmt: skip
-
-
-def _margin(apart: ToldApart | None) -> float:
-    """How many times as wide an interval of the AUC may be until it reaches chance."""
-    if apart is None or apart.interval[0] <= 0.5:
-        return 1.0
-    return (apart.auc - 0.5) / (apart.auc - apart.interval[0])
 
 
 def _most_different(column: ColumnVerdict) -> tuple[float, float]:

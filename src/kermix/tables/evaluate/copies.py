@@ -98,6 +98,7 @@ def memorizing(
     held_out: Tensor | None = None,
     columns: Tensor | None = None,
     within: Within | None = None,
+    by_chance: float = math.inf,
 ) -> Memorizing:
     r"""Whether a generator copies its training rows: exactly, or nearly.
 
@@ -126,6 +127,8 @@ def memorizing(
         columns: Numbers of the training rows in their own units, shape (N, c), which show their
             resolution; by default the training rows.
         within: The same rows by entity, for near copies.
+        by_chance: How many pairs of a training row and a sample would be equal by chance, if more
+            is known of it than that single columns are equal.
 
     Example:
         >>> x = torch.randn(2000, 3, generator=torch.Generator().manual_seed(0))
@@ -152,7 +155,7 @@ def memorizing(
     equal, equal_new = near[:, 0] <= tiny, new[:, 0] <= tiny
     alike = PAIRED if held_out is None else 1
     copies, of_real = float(equal.double().mean()), float(equal_new.double().mean())
-    p_exact = _beyond_coincidence(equal, equal_new, places[equal, 0], columns, alike)
+    p_exact = _beyond_coincidence(equal, equal_new, places[equal, 0], columns, alike, by_chance)
     copied = equal & (p_exact < 0.05)
     worst, at = torch.where(equal, 0.0, _ratios(near, tiny)), places[:, 0]
     if held_out is None:
@@ -194,7 +197,12 @@ def _worst(ratio: Tensor, places: Tensor, limit: float) -> tuple[tuple[int, int]
 
 
 def _beyond_coincidence(
-    equal: Tensor, equal_new: Tensor, places: Tensor, columns: Tensor, alike: int
+    equal: Tensor,
+    equal_new: Tensor,
+    places: Tensor,
+    columns: Tensor,
+    alike: int,
+    by_chance: float,
 ) -> float:
     """p-value of samples that equal training rows, against rows that are real.
 
@@ -204,13 +212,14 @@ def _beyond_coincidence(
         places: The training rows that samples equal.
         columns: Training rows in their own units.
         alike: How many of the real rows are alike.
+        by_chance: How many pairs would be equal, at most.
     """
     copied, k, j = len(places.unique()), int(equal.sum()), int(equal_new.sum())
     if copied < FEWEST_COPIED:
         return 1.0
     if not j:
         mean = len(equal) * len(columns) * chance_of_equal_rows(columns.double())
-        return poisson_tail(copied, mean)
+        return poisson_tail(copied, min(mean, by_chance))
     if k / len(equal) <= TIMES * (j + 1) / len(equal_new):
         return 1.0
     few = -(-j // alike)

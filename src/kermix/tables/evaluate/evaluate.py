@@ -23,6 +23,7 @@ from kermix.evaluation.spectra import RULES, chosen_kernel, feature_map_of, refu
 from kermix.kernels.gaussian import GaussianKernel, choose_variance
 from kermix.kernels.others import AnyKernel
 from kermix.sketches.sketch import Sketch, check_comparable
+from kermix.tables.compare.coincidence import equal_pairs_by_columns
 from kermix.tables.compare.column_changes import ComparedRows
 from kermix.tables.compare.sketch_comparison import is_sketch
 from kermix.tables.compare.verdict import JudgementTask, Verdict, judge_sketches
@@ -327,17 +328,22 @@ def _memorizing(data: JudgedData, seed: int) -> tuple[Memorizing, list[Score], l
 
     at_real, at_fake = some(data.n, AMONG), some(len(data.fake), NEAREST_ROWS)
     held = within = panel = None
+    if data.table:
+        few = at_real[looked_at(len(at_real))]
+        panel = panel_of({n: data.every.column(n, few) for n in data.every.names})
     if data.held_out is not None:
         at_held = some(len(data.held_out), NEAREST_ROWS)
         held = data.held_out[at_held]
-        if data.table:
-            few = at_real[looked_at(len(at_real))]
-            panel = panel_of({n: data.every.column(n, few) for n in data.every.names})
         if panel is not None:
             both = len(data.points)
             within = _within(data, panel, [at_real, data.n + at_fake, both + at_held])
+    by_chance = math.inf
+    if data.table:
+        pooled = data.every.pooled[torch.cat([at_real, data.n + at_fake])]
+        compared = ComparedRows(pooled, len(at_real), data.every.names, data.every.mixed)
+        by_chance = equal_pairs_by_columns(compared)
     found = memorizing(
-        data.real[at_real], data.fake[at_fake], held, _own_units(data)[at_real], within
+        data.real[at_real], data.fake[at_fake], held, _own_units(data)[at_real], within, by_chance
     )
     rows = tuple((int(at_fake[i]), int(at_real[k])) for i, k in found.rows)
     found = replace(found, rows=rows, entity=() if panel is None else panel.entity)

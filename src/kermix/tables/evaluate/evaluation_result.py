@@ -171,7 +171,10 @@ def answer_of(
     copied = [] if memory is None else _copied(memory, level_of_copies)
     against = _against(scores, invented, missed) if verdict.different else []
     far = [] if memory is None else _far(memory)
-    against += [*copied, *far]
+    # Held-out rows tell near copies better, and rows of a panel are pairs by nature.
+    known = memory is None or memory.held_out or memory.entity
+    alike = [] if copied or known else _alike(verdict)
+    against += [*copied, *alike, *far]
     headline = _headline(verdict)
     parts = [headline]
     if against and verdict.different:
@@ -186,9 +189,20 @@ def answer_of(
         parts.append(
             f"The samples are as diverse as real data (Vendi score {ratio.value:.2f} times)."
         )
-    faults = verdict.different or bool(copied) or bool(far)
-    good = None if not told and not copied and not far else not faults
+    faults = bool(copied or alike or far)
+    good = None if not told and not faults else not (verdict.different or faults)
     return " ".join(filter(None, parts)), good
+
+
+def _alike(verdict: Verdict) -> list[str]:
+    """Samples that resemble real rows one by one, in words."""
+    if not verdict.paired:
+        return []
+    assert verdict.effect is not None
+    return [
+        "they resemble real rows one by one, as near copies do: a classifier does worse than "
+        f"chance on them (AUC {auc_text(verdict.effect)}; 0.5 is chance)"
+    ]
 
 
 def _far(memory: Memorizing) -> list[str]:
@@ -266,44 +280,50 @@ def _headline(verdict: Verdict) -> str:
     if told := verdict.too_few():
         return told
     if not verdict.different:
-        return verdict.headline()
+        return verdict.answer()
+    doubts, differ = verdict.of_copies(), f"The samples differ from real data ({p}"
+    if doubts:
+        differ = f"The samples may differ from real data ({p} if no row is a copy of another"
+    differ = " ".join([*doubts, differ])
     if verdict.effect is None or verdict.interval is None:
-        return f"The samples differ from real data ({p})."
+        return f"{differ})."
     auc = auc_text(verdict.effect)
     if verdict.interval[0] <= 0.5:
         return (
-            f"The samples differ from real data ({p}), but it is not clear that a classifier can "
-            f"tell them apart (AUC {auc}, 0.5 is chance)."
+            f"{differ}), but it is not clear that a classifier can tell them apart (AUC {auc}, "
+            "0.5 is chance)."
         )
     how = "a little" if verdict.effect < WEAK else "clearly"
-    return (
-        f"The samples differ from real data, {how} ({p}; a classifier tells them apart with AUC "
-        f"{auc}, 0.5 is chance)."
-    )
+    differ = differ.replace(" from real data (", f" from real data, {how} (", 1)
+    return f"{differ}; a classifier tells them apart with AUC {auc}, 0.5 is chance)."
 
 
 def _against(
     scores: Mapping[str, Score], invented: Sequence[NovelMode], missed: Sequence[NovelMode]
 ) -> list[str]:
     found = []
-    if missed:
-        found.append(f"they lack {_modes(missed)} of real data")
-    if invented:
-        found.append(f"{_modes(invented)} of them is more than real data have")
+    if missed or invented:
+        few = f"too little of {_modes(missed)} of real data{_rows_of(missed)}" if missed else ""
+        many = f"too much of {_modes(invented)}{_rows_of(invented)}" if invented else ""
+        found.append(f"they have {', '.join(filter(None, (few, many)))}")
     ratio = scores.get("vendi_ratio")
     if ratio is not None:
         off = max(SURE * (ratio.error or 0.0), 0.02)
         word = "less" if ratio.value < 1 - off else "more" if ratio.value > 1 + off else ""
         if word:
-            found.append(f"they are {word} diverse (Vendi score {ratio.value:.2f} times)")
+            times = f"Vendi score {ratio.value:.2f} times that of real data"
+            found.append(f"they are {word} diverse ({times})")
         elif not found:
             found.append("no mode stands out as missing or invented, and they are as diverse")
     return found
 
 
 def _modes(modes: Sequence[NovelMode]) -> str:
-    count = f"{len(modes)} modes" if len(modes) > 1 else "one mode"
-    return f"{_percent(sum(m.excess for m in modes))} ({count})"
+    return f"{len(modes)} modes" if len(modes) > 1 else "one mode"
+
+
+def _rows_of(modes: Sequence[NovelMode]) -> str:
+    return f" (by {_percent(sum(m.excess for m in modes))} of the rows)"
 
 
 def _percent(share: float) -> str:

@@ -6,6 +6,7 @@ SDMetrics has scores of its own; where it is installed, it computes them.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import combinations
 
 import numpy as np
@@ -91,8 +92,8 @@ def _by_chance(groups: np.ndarray, n: int) -> float:
 def sdmetrics_scores(rows: ComparedRows) -> list[tuple[str, str, float]]:
     """SDMetrics' own scores by its own code: names, titles and values; none if it is missing."""
     try:
-        from sdmetrics.reports.single_table import QualityReport
-        from sdmetrics.single_table import LogisticDetection
+        reports = import_module("sdmetrics.reports.single_table")
+        metrics = import_module("sdmetrics.single_table")
     except ImportError:
         return []
     import pandas as pd
@@ -102,9 +103,9 @@ def sdmetrics_scores(rows: ComparedRows) -> list[tuple[str, str, float]]:
                   for side in (0, 1))  # fmt: skip
     kinds = {c.name: {"sdtype": "numerical" if c.codes is None else "categorical"}
              for c in columns}  # fmt: skip
-    report = QualityReport()
+    report = reports.QualityReport()
     report.generate(real, fake, {"columns": kinds}, verbose=False)
-    detection = LogisticDetection.compute(real, fake, metadata={"columns": kinds})
+    detection = metrics.LogisticDetection.compute(real, fake, metadata={"columns": kinds})
     return [
         ("sdmetrics_quality", "SDMetrics quality", float(report.get_score())),
         ("sdmetrics_detection", "SDMetrics logistic detection", float(detection)),

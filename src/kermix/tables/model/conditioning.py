@@ -4,7 +4,8 @@ Columns may be some of the model's, and are checked by name.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -14,14 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.data.readers.common import listed, load_pyarrow
+from kermix.data.readers.common import counted, listed, load_pyarrow
 from kermix.data.readers.frames import Frame, arrow_type, as_frame, build_frame, typed_array
 from kermix.data.schema.columns import UNKNOWN, CategoryColumn, NumberColumn, family
 from kermix.data.schema.schema import EncodedTable, Schema, Unseen
 from kermix.data.schema.times import zoned_cells
 from kermix.data.schema.unmodelled import LeftOutColumn
-from kermix.errors import OptionError, SchemaError
+from kermix.errors import OptionError, SchemaError, ZeroDensityWarning
 from kermix.tables.model.equal_columns import (
+    ZeroDensity,
     check_twins,
     copy_twins,
     equalize,
@@ -33,13 +35,14 @@ from kermix.tables.model.layout import TableLayout
 __all__ = [
     "Cells",
     "TableCells",
-    "check_seen_before",
     "encode_some",
     "given_cell",
     "is_one_row",
     "nearest",
+    "never_seen",
     "numbers_as_given",
     "place_of",
+    "rows_of_zero_density",
 ]
 
 MANY_DIGITS = re.compile(r"-?[0-9]{16,19}")  # whole numbers of which a float may lose some
@@ -222,7 +225,7 @@ def _check_inside(column: NumberColumn, frame: Frame) -> None:
         )
 
 
-def _check_constants(schema: Schema, frame: Frame) -> None:
+def _changed_constants(schema: Schema, frame: Frame) -> Iterator[ZeroDensity]:
     from pyarrow import compute
 
     for column in schema.left_out:
@@ -233,16 +236,21 @@ def _check_constants(schema: Schema, frame: Frame) -> None:
         other = compute.not_equal(cells.cast(always.type, safe=False), always).fill_null(False)
         if compute.any(other).as_py():
             row = compute.index(other, True).as_py()
-            raise SchemaError(
+            yield ZeroDensity(
+                np.asarray(other.to_numpy()),
                 f"{frame.name}, row {row + frame.first_row}, column {column.name}: the model has "
-                f"only seen {always.as_py()!r}, but this is {cells[row].as_py()!r}; its density "
-                "is zero."
+                f"only seen {always.as_py()!r}, but this is {cells[row].as_py()!r}",
             )
 
 
-def check_seen_before(schema: Schema, frame: Frame, encoded: EncodedTable) -> None:
-    """Refuse values that a category or a constant never had: their density is zero."""
-    _check_constants(schema, frame)
+def _check_constants(schema: Schema, frame: Frame) -> None:
+    for found in _changed_constants(schema, frame):
+        raise SchemaError(f"{found.why}; its density is zero.")
+
+
+def never_seen(schema: Schema, frame: Frame, encoded: EncodedTable) -> Iterator[ZeroDensity]:
+    """Rows with values that a category or a constant never had, by column."""
+    yield from _changed_constants(schema, frame)
     for k, column in enumerate(schema.modelled):
         unknown = encoded.codes[:, k] < 0
         if not unknown.any():
@@ -251,11 +259,30 @@ def check_seen_before(schema: Schema, frame: Frame, encoded: EncodedTable) -> No
         new = unknown & ~np.asarray(cells.is_null().to_numpy())
         if new.any():
             row = int(new.argmax())
-            raise SchemaError(
+            yield ZeroDensity(
+                new,
                 f"{frame.name}, row {row + frame.first_row}, column {column.name}: the model has "
-                f"never seen the value {cells[row].as_py()!r} "
-                f"({int(new.sum())} such cells); its density is zero."
+                f"never seen the value {cells[row].as_py()!r}",
             )
+
+
+def rows_of_zero_density(rows: int, found: Iterable[ZeroDensity]) -> np.ndarray:  # (N,)
+    """Which rows have density zero; a warning says how many, and why the first of each kind."""
+    which = np.zeros(rows, bool)
+    reasons = []
+    for one in found:
+        which |= one.rows
+        count = int(one.rows.sum())
+        reasons.append(one.why + (f" ({count} such rows)" if count > 1 else ""))
+    if which.any():
+        count = int(which.sum())
+        warnings.warn(
+            f"{count} of {counted(rows, 'row')} {'has' if count == 1 else 'have'} density zero, "
+            f"a log-density of -inf: {'; '.join(reasons)}.",
+            ZeroDensityWarning,
+            stacklevel=3,
+        )
+    return which
 
 
 Cells = tuple[Tensor, Tensor, Tensor]  # codes, values, and which columns are seen

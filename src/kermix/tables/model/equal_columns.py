@@ -10,9 +10,9 @@ yes, one number is drawn and the other copied. Links are a forest over the colum
 may hold without contradicting the others. No network is ever quite sure of a code: so twins.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from kermix.errors import SchemaError
 
 __all__ = [
     "Link",
+    "ZeroDensity",
     "check_twins",
     "copy_twins",
     "equalize",
@@ -38,6 +39,7 @@ __all__ = [
     "same_cells",
     "transferred",
     "twin_notes",
+    "unequal_twins",
     "with_link_codes",
     "with_twins",
 ]
@@ -180,8 +182,22 @@ def _whole(cells: Any) -> Any:
     return cells.combine_chunks() if hasattr(cells, "combine_chunks") else cells
 
 
-def check_twins(schema: Schema, twins: Twins, frame: Frame, encoded: EncodedTable) -> None:
-    """Refuse rows in which columns differ that never did: their density is zero."""
+class ZeroDensity(NamedTuple):
+    """Rows that a model cannot have made.
+
+    Attributes:
+        rows: Which, bool, (N,).
+        why: What is wrong with the first of them.
+    """
+
+    rows: np.ndarray
+    why: str
+
+
+def unequal_twins(
+    schema: Schema, twins: Twins, frame: Frame, encoded: EncodedTable
+) -> Iterator[ZeroDensity]:
+    """Rows in which columns differ that never did, by pair of columns."""
     place = {int(k): q for q, k in enumerate(schema.number_columns)}
     for a, b in twins:
         first, second = encoded.codes[:, a], encoded.codes[:, b]
@@ -193,11 +209,18 @@ def check_twins(schema: Schema, twins: Twins, frame: Frame, encoded: EncodedTabl
             row = int(apart.argmax())
             names = [schema.modelled[k].name for k in (a, b)]
             cells = [frame.columns[name][row].as_py() for name in names]
-            raise SchemaError(
+            yield ZeroDensity(
+                apart,
                 f"{frame.name}, row {row + frame.first_row}: {names[0]} and {names[1]} are equal "
                 f"in all rows that the model was fitted to, but here they are {cells[0]!r} and "
-                f"{cells[1]!r} ({int(apart.sum())} such rows); the density is zero."
+                f"{cells[1]!r}",
             )
+
+
+def check_twins(schema: Schema, twins: Twins, frame: Frame, encoded: EncodedTable) -> None:
+    """Refuse rows in which columns differ that never did: their density is zero."""
+    for found in unequal_twins(schema, twins, frame, encoded):
+        raise SchemaError(f"{found.why} ({int(found.rows.sum())} such rows); the density is zero.")
 
 
 @dataclass(frozen=True)

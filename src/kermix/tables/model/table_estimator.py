@@ -26,12 +26,19 @@ from kermix.tables.model.closeness import KeepAway
 from kermix.tables.model.conditioning import (
     Cells,
     TableCells,
-    check_seen_before,
     is_one_row,
+    never_seen,
     place_of,
+    rows_of_zero_density,
 )
 from kermix.tables.model.distribution import ColumnDistribution, column_distribution
-from kermix.tables.model.equal_columns import check_twins, find_links, find_twins, with_link_codes
+from kermix.tables.model.equal_columns import (
+    check_twins,
+    find_links,
+    find_twins,
+    unequal_twins,
+    with_link_codes,
+)
 from kermix.tables.model.layout import TableLayout
 from kermix.tables.model.network import ColumnParts, TableNetwork
 from kermix.tables.model.sampling import (
@@ -148,10 +155,12 @@ class TableAnswers:
         """Log-density of each row, in the units of its columns; codes by counting measure.
 
         A missing value in a column that had none is integrated out: the row's density is that of
-        its other cells. An unseen value of a category is an error.
+        its other cells. A row with an unseen value of a category has density zero, so minus
+        infinity, and a warning says which.
         """
-        logs = self._order_scores(X, orders, on_rows)
-        return (torch.logsumexp(logs, 0) - math.log(len(logs))).cpu().numpy()
+        logs, impossible = self._order_scores(X, orders, on_rows)
+        found = (torch.logsumexp(logs, 0) - math.log(len(logs))).cpu().numpy()
+        return np.where(impossible, -np.inf, found)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Mean log-density of the rows."""
@@ -159,20 +168,23 @@ class TableAnswers:
 
     def order_spread(self, X: Any, *, orders: int = 4) -> float:
         """Dependence of a row's log-density on the order: standard deviation, mean over rows."""
-        logs = self._order_scores(X, max(2, orders), None)
-        return float(logs.std(0).mean())
+        logs, impossible = self._order_scores(X, max(2, orders), None)
+        return float(logs.cpu()[:, ~impossible].std(0).mean())
 
     def _order_scores(
         self, X: Any, orders: int | None, on_rows: Callable[[int], None] | None
-    ) -> Tensor:  # (O, N)
+    ) -> tuple[Tensor, np.ndarray]:  # (O, N), (N,)
+        """Log-densities by each order, and which rows have density zero whatever these say."""
         count = self.orders if orders is None else orders
         check_count("orders", count, 1)
         self._check_whole("score rows")
         frame = read_frame(X, self.schema_.reading())[0]
         encoded = self.schema_.encode(frame, unseen="unknown", extra=True)
-        check_seen_before(self.schema_, frame, encoded)
         layout = self.network_.layout
-        check_twins(self.schema_, layout.twins, frame, encoded)
+        impossible = rows_of_zero_density(len(encoded), (
+            *never_seen(self.schema_, frame, encoded),
+            *unequal_twins(self.schema_, layout.twins, frame, encoded),
+        ))  # fmt: skip
         derivatives = torch.zeros(len(encoded), layout.columns, dtype=torch.float64)
         derivatives[:, list(layout.numbers)] = torch.from_numpy(
             self.schema_.log_derivative(encoded)
@@ -182,10 +194,11 @@ class TableAnswers:
         # One source for all rows and calls: a mixture over orders is a density then.
         generator = torch.Generator().manual_seed(0)
         chosen = orders_of(layout, count, generator)
-        return chain_log_density(
+        logs = chain_log_density(
             self.network_, codes, values, chosen, known=known,
             derivatives=derivatives.to(cells.device), on_rows=on_rows,
         )  # fmt: skip
+        return logs, impossible
 
     def conditional(
         self, column: str, given: Mapping[str, Any] | Any = None, *, unseen: Unseen = "error"

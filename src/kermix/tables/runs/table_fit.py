@@ -48,7 +48,8 @@ __all__ = [
     "why_table_model",
 ]
 
-READING = ("columns", "exclude", "kinds", "delimiter", "decimal", "encoding", "header")
+READING = ("columns", "exclude", "kinds", "delimiter", "decimal", "encoding", "header", "missing",
+           "sheet")  # fmt: skip
 # The target itself is named by a column.
 TABLE_SETTINGS = {field.name for field in fields(TableModelSettings)} - {"target"}
 MOSTLY = 0.5

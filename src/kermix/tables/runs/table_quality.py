@@ -149,7 +149,8 @@ def judge_samples(
 def _pairs(values: Mapping[str, ColumnValues], n: int) -> tuple[tuple[Pair, ...], float]:
     """The pairs of columns that differ most, and how much two halves of the data do."""
     half = np.random.default_rng(0).permutation(n)
-    found, floors = [], []
+    found: list[Pair] = []
+    floors: list[float] = []
     for one, two in combinations(values.values(), 2):
         groups = pair_groups(one, two)
         found.append(Pair(one.name, two.name, variation(groups, n)))

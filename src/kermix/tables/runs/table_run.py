@@ -151,7 +151,7 @@ class TableRun(TrainedTable):
                 raise OptionError(
                     f"{name}={kind}: in the run {self.folder} it is a {kinds[name]}."
                 )
-        names = ("delimiter", "decimal", "encoding", "header")
+        names = ("delimiter", "decimal", "encoding", "header", "missing", "sheet")
         own: dict[str, Any] = {name: self.options[name] for name in names if name in self.options}
         return self.schema.reading(**{**own, **said.said()})
 

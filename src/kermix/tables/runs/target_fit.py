@@ -18,7 +18,7 @@ from kermix.data.schema.unmodelled import LeftOutColumn
 from kermix.errors import OptionError, SchemaError, TableError
 from kermix.runs.provenance import write_json
 from kermix.runs.run import Numbers, Outcome
-from kermix.tables.model.conditioning import check_seen_before, nearest
+from kermix.tables.model.conditioning import nearest, never_seen, rows_of_zero_density
 from kermix.tables.runs.answers import TrainedTable
 from kermix.tables.runs.run_pages import write_target_report
 from kermix.tables.runs.target_quality import ClassQuality, Predicted, TargetQuality, judge_target
@@ -142,21 +142,24 @@ def score_target(run: TrainedTable, table: Any, on_rows: Callable[[int], None] |
     """Log-density (of a class, log-probability) of each row's target, given its other cells."""
     frame = as_frame(table) if not isinstance(table, Frame) else table
     encoded = run.schema.encode(frame, unseen="unknown", extra=True)
-    _check_target(run, frame, encoded)
-    return _predicted(run, frame, encoded, on_rows).log_density()
+    impossible = _check_target(run, frame, encoded)
+    found = _predicted(run, frame, encoded, on_rows).log_density()
+    return np.where(impossible, -np.inf, found)
 
 
-def _check_target(run: TrainedTable, frame: Frame, encoded: EncodedTable) -> None:
+def _check_target(run: TrainedTable, frame: Frame, encoded: EncodedTable) -> np.ndarray:  # (N,)
+    """Which rows have a value of the target that was never seen; empty ones are refused."""
     name = run.config["target"]
     alone = Schema((run.schema[name],), run.schema.frame)
     own = replace(encoded, codes=encoded.codes[:, [_place(run)]])
-    check_seen_before(alone, frame, own)
-    empty = own.codes[:, 0] < 0
+    impossible = rows_of_zero_density(len(encoded), never_seen(alone, frame, own))
+    empty = (own.codes[:, 0] < 0) & ~impossible
     if empty.any():
         raise SchemaError(
             f"{frame.name}, row {int(empty.argmax()) + frame.first_row}: {name} is empty "
             f"({int(empty.sum())} such rows), so it has no density; remove these rows."
         )
+    return impossible
 
 
 def _place(run: TrainedTable) -> int:
