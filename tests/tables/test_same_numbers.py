@@ -15,8 +15,9 @@ def flowers(rows, seed=0):
     rng = np.random.default_rng(seed)
     kind = rng.choice(["iris", "rose", "tulip"], rows)
     tall = np.round(rng.lognormal(3 + (kind == "rose"), 0.3), 3)
-    return pd.DataFrame({"kind": kind, "tall": tall, "wide": np.round(tall / 2 + rng.normal(size=rows), 3),
-                         "petals": rng.poisson(5, rows)})  # fmt: skip
+    wide = np.round(tall / 2 + rng.normal(size=rows), 3)
+    petals = rng.poisson(5, rows)
+    return pd.DataFrame({"kind": kind, "tall": tall, "wide": wide, "petals": petals})
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import difflib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -123,6 +123,11 @@ class ComparedRows:
             numbers = torch.cat([torch.from_numpy(own(frame))[some] for frame, some in parts])
         names = tuple(first.columns)
         return cls(torch.cat(sides), len(sides[0]), names, read.mixed, numbers)
+
+    def some(self, rows: Tensor, n: int) -> "ComparedRows":
+        """Some of the rows, of which the first n are of the first sample."""
+        numbers = None if self.numbers is None else self.numbers[rows]
+        return replace(self, pooled=self.pooled[rows], n=n, numbers=numbers)
 
     @property
     def layout(self) -> Layout | None:

@@ -339,8 +339,7 @@ def _memorizing(data: JudgedData, seed: int) -> tuple[Memorizing, list[Score], l
             within = _within(data, panel, [at_real, data.n + at_fake, both + at_held])
     by_chance = math.inf
     if data.table:
-        pooled = data.every.pooled[torch.cat([at_real, data.n + at_fake])]
-        compared = ComparedRows(pooled, len(at_real), data.every.names, data.every.mixed)
+        compared = data.every.some(torch.cat([at_real, data.n + at_fake]), len(at_real))
         by_chance = equal_pairs_by_columns(compared)
     found = memorizing(
         data.real[at_real], data.fake[at_fake], held, _own_units(data)[at_real], within, by_chance
@@ -381,9 +380,7 @@ def _error(share: float, rows: int) -> float:
 
 def _within(data: JudgedData, panel: Panel, at: Sequence[Tensor]) -> Within:
     """Training rows, samples and held-out rows by entity, as points."""
-    every, some = data.every, torch.cat(list(at))
-    numbers = None if every.numbers is None else every.numbers[some]
-    rows = ComparedRows(every.pooled[some], len(at[0]), every.names, every.mixed, numbers)
+    rows = data.every.some(torch.cat(list(at)), len(at[0]))
     found = within_entities(rows, panel, len(at[0]))
     points, layout = found.rows, data.every.layout
     if layout is not None:
