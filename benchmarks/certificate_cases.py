@@ -61,8 +61,8 @@ def _case(rng: np.random.Generator, number: int) -> CertificateCase:
         scale = ColumnScale(torch.from_numpy(rng.normal(size=d)),
                             torch.from_numpy(10 ** rng.uniform(-3, 3, d)))  # fmt: skip
         rows = (
-            rows[0] * scale.spread.numpy() + scale.centre.numpy(),
-            (rows[1] * scale.spread.numpy() + scale.centre.numpy()),
+            rows[0] * scale.spread.numpy() + scale.center.numpy(),
+            (rows[1] * scale.spread.numpy() + scale.center.numpy()),
         )
     x, y = (torch.from_numpy(p).to(dtype) for p in rows)
     a, b = (p.double() if scale is None else scale(p) for p in (x, y))

@@ -150,7 +150,7 @@ class _Reference:
         features = case.features
         x, y = (p.double().numpy().astype(Wide) for p in (case.x, case.y))
         if features.scale is not None:
-            centre, spread = (t.numpy() for t in (features.scale.centre, features.scale.spread))
+            centre, spread = (t.numpy() for t in (features.scale.center, features.scale.spread))
             x, y = (x - centre) / spread, (y - centre) / spread
         self.a, self.b = (
             _shares(w, len(p)) for w, p in ((case.weights_x, x), (case.weights_y, y))

@@ -145,7 +145,7 @@ if TYPE_CHECKING:
     from kermix.explore.server import Address, Server, application, free_socket, server_of
     from kermix.explore.session import Explored, explorable, odd_rows
     from kermix.explore.watch import checked, group_names
-    from kermix.files import read_sealed, whole_file, write_array, write_sealed
+    from kermix.files import read_checksummed, whole_file, write_array, write_checksummed
     from kermix.fitting.fit import OF_TABLES, SETTINGS, begin_fit, open_run
     from kermix.fitting.samples_run import FitRun
     from kermix.images.augmentation import Augmentation
@@ -220,10 +220,10 @@ if TYPE_CHECKING:
         Grid,
         binned_exponents,
         binned_values,
-        draw_in,
-        likeliest_sureness,
+        fit_inverse_temperature,
         set_binned_statistics,
         set_row_statistics,
+        shrink_to_rates,
     )
     from kermix.networks.product_images import (
         GaussianProductClassifier,

@@ -353,7 +353,7 @@ def fits(folder, devices, names=tuple(FITS), stop_at=None):
     for name in names:
         trainer = build_trainer(data, fit_settings(name), device="cpu", devices=devices)
         path = folder / name
-        if trainer.main_says((path / "last.safetensors").exists()):
+        if trainer.broadcast_from_main((path / "last.safetensors").exists()):
             trainer.load(path / "last.safetensors")
         last = not trainer.is_main or devices == 1
 

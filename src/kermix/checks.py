@@ -27,13 +27,13 @@ __all__ = [
     "check_sizes",
     "check_weights",
     "finite_in",
+    "has_triton",
+    "is_concrete",
     "is_traced",
     "normalized_weights",
     "row_weights",
     "rows_at_once",
     "seed_from",
-    "triton_is_there",
-    "values_are_readable",
     "working_dtype",
 ]
 
@@ -48,12 +48,12 @@ def is_traced(*tensors: Tensor) -> bool:
 
 
 @cache
-def triton_is_there() -> bool:
+def has_triton() -> bool:
     """Whether kernels can be written for a GPU."""
     return importlib.util.find_spec("triton") is not None
 
 
-def values_are_readable(*tensors: Tensor) -> bool:
+def is_concrete(*tensors: Tensor) -> bool:
     """Whether values can be looked at without a device sync or a break in a traced graph."""
     return not is_traced(*tensors) and all(t.device.type == "cpu" for t in tensors)
 
@@ -171,7 +171,7 @@ def check_samples(name: str, x: Tensor) -> Tensor:  # (*B, N, d)
         )
     if 0 in x.shape:
         raise SampleError(f"{name} is empty: its shape is {tuple(x.shape)}.")
-    if values_are_readable(x) and not bool(torch.isfinite(x).all()):
+    if is_concrete(x) and not bool(torch.isfinite(x).all()):
         bad = ~torch.isfinite(x)
         first = tuple(int(i) for i in bad.nonzero()[0])
         raise SampleError(
@@ -233,7 +233,7 @@ def check_weights(name: str, weights: Tensor, x: Tensor) -> None:
         ) from None
     if weights.device != x.device:
         raise DeviceError(f"{name} is on {weights.device} and its samples are on {x.device}.")
-    if values_are_readable(weights):
+    if is_concrete(weights):
         if not bool(torch.isfinite(weights).all()):
             raise WeightError(f"{name} has NaN or infinite values.")
         if bool((weights < 0).any()):

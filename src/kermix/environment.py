@@ -2,7 +2,7 @@
 
 import os
 
-__all__ = ["__version__", "is_rank", "speaks", "world_of_environment"]
+__all__ = ["__version__", "is_main_process", "is_rank", "world_of_environment"]
 
 __version__ = "0.2.0"
 
@@ -12,7 +12,7 @@ def is_rank() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ and "LOCAL_RANK" in os.environ
 
 
-def speaks() -> bool:
+def is_main_process() -> bool:
     """Whether this process is the one that talks to the user."""
     return not is_rank() or os.environ["RANK"] == "0"
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-__all__ = ["finite_json", "read_sealed", "whole_file", "write_array", "write_sealed"]
+__all__ = ["finite_json", "read_checksummed", "whole_file", "write_array", "write_checksummed"]
 
 
 @contextmanager
@@ -60,7 +60,7 @@ def write_array(path: Path, array: "np.ndarray") -> None:
 
 
 def finite_json(content: Any) -> Any:
-    """What JSON can hold: it has no NaN and no infinities, which become null.
+    """Make of a value what JSON can hold: it has no NaN and no infinities, which become null.
 
     Example:
         >>> finite_json({"loss": [1.5, float("nan")]})
@@ -76,7 +76,9 @@ def finite_json(content: Any) -> Any:
 BLANK = "0" * 64  # stands for the checksum while it is computed
 
 
-def write_sealed(path: Path, tensors: "Mapping[str, Tensor]", text: str, missing: str) -> None:
+def write_checksummed(
+    path: Path, tensors: "Mapping[str, Tensor]", text: str, missing: str
+) -> None:
     """Write tensors and what describes them, as one step.
 
     Args:
@@ -87,8 +89,8 @@ def write_sealed(path: Path, tensors: "Mapping[str, Tensor]", text: str, missing
     """
     library = _safetensors(missing)
     plain = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
-    sealed = f'{{"sha256": "{BLANK}", "content": {text}}}'
-    data = library.save(plain, metadata={"kermix": sealed})
+    described = f'{{"sha256": "{BLANK}", "content": {text}}}'
+    data = library.save(plain, metadata={"kermix": described})
     header = data[: _header_end(data)]
     filled = header.replace(BLANK.encode(), _checksum(data).encode(), 1)
     with whole_file(path) as part, part.open("wb") as file:
@@ -98,7 +100,7 @@ def write_sealed(path: Path, tensors: "Mapping[str, Tensor]", text: str, missing
         os.fsync(file.fileno())
 
 
-def read_sealed(path: Path, missing: str) -> "tuple[dict[str, Tensor], Any]":
+def read_checksummed(path: Path, missing: str) -> "tuple[dict[str, Tensor], Any]":
     """Tensors and content of such a file; a ValueError says what is wrong with it."""
     library = _safetensors(missing)
     from safetensors import SafetensorError
@@ -109,9 +111,9 @@ def read_sealed(path: Path, missing: str) -> "tuple[dict[str, Tensor], Any]":
         words = json.loads(header[8:]).get("__metadata__", {}).get("kermix")
         if words is None:
             raise ValueError("it was not written by kermix")
-        sealed = json.loads(words)
-        _compare(sealed["sha256"], header, memoryview(data)[len(header) :])
-        return library.load(data), sealed["content"]
+        noted = json.loads(words)
+        _compare(noted["sha256"], header, memoryview(data)[len(header) :])
+        return library.load(data), noted["content"]
     except (KeyError, TypeError, AttributeError, OSError, SafetensorError) as error:
         raise ValueError(error) from None
 

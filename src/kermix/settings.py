@@ -52,7 +52,7 @@ PYTHONS = {"True": True, "False": False, "None": None}  # JSON has other words f
 
 @dataclass(frozen=True)
 class Setting:
-    """What is said of a setting beside its type and its default.
+    """The text and range of a setting, beside its type and its default.
 
     Attributes:
         text: What it is for, in a sentence or two; other settings are in backticks.
@@ -180,7 +180,7 @@ class Declared:
 
     @property
     def usual(self) -> str:
-        """What happens where nothing is said, in words; nothing for what is off."""
+        """The default in words; nothing for what is off."""
         if self.default is None:
             return self.about.unset
         if self.default is False or self.default == ():
@@ -192,7 +192,7 @@ class Declared:
 
 
 class Settings:
-    """What all classes of settings are: checked when they are made, and the same in JSON.
+    """The base of all classes of settings: checked when made, and the same in JSON.
 
     Attributes:
         what: What they are settings of, in a word or two.

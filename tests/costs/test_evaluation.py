@@ -53,7 +53,7 @@ def test_weights_are_repeated_points():
 def test_not_a_number_is_not_hidden():
     y = torch.full((2, 2), torch.nan, dtype=torch.float64)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("internals.checks_module.values_are_readable", lambda *_: False)
+        patch.setattr("internals.checks_module.is_concrete", lambda *_: False)
         assert energy_distance(normal(3, 2), y).isnan()
 
 

@@ -196,7 +196,7 @@ def test_mended_distances(n, k, d, far, dtype):
     close = 2.0**-14 if dtype == torch.float64 else 2.0**-24
     squares = [t.square().sum(-1) for t in (a, b)]
     products = squares[0].unsqueeze(-1) + squares[1].unsqueeze(-2) - 2 * a @ b.mT
-    found = fused.mend_distances(products, *squares, a, b, close)
+    found = fused.recompute_distances(products, *squares, a, b, close)
     truth = (a.unsqueeze(-2) - b.unsqueeze(-3)).square().sum(-1)
     assert_close(found, truth, rtol=1e-10 if dtype == torch.float64 else 1e-6, atol=0)
 

@@ -38,7 +38,7 @@ def spectra(side, *values):
 def products(monkeypatch):
     made = Skipping()
     monkeypatch.setattr(polar, "products_for", lambda *_: made)
-    monkeypatch.setattr(polar, "may_wait_for", lambda _: False)
+    monkeypatch.setattr(polar, "can_sync", lambda _: False)
     return made
 
 

@@ -84,7 +84,7 @@ def test_what_is_done_is_left_alone():
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("readable", [False, True])
 def test_polar_factors(monkeypatch, readable, turned):
-    monkeypatch.setattr(polar, "may_wait_for", lambda _: readable)
+    monkeypatch.setattr(polar, "can_sync", lambda _: readable)
     kernel = torch.exp(-((torch.linspace(0, 9, 200)[:, None] - torch.linspace(0, 9, 150)) ** 2))
     batch = torch.stack([kernel, torch.zeros_like(kernel), 1e-20 * torch.eye(200, 150)])
     batch = (batch.mT if turned else batch).to(DEVICE)

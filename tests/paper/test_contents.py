@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import runpy
 from pathlib import Path
 
@@ -52,6 +53,15 @@ def test_every_equation_property_figure_and_table_is_there():
     for kind, count in (("Property", {1, 2, 3, 8, 9, 10}), ("Proposition", {4, 5, 6, 7}),
                         ("Figure", {1, 2, 3, 4}), ("Table", {1})):  # fmt: skip
         assert all(f"{kind} {number}" in text for number in count), kind
+
+
+def test_every_erratum_is_named_where_the_paper_has_it():
+    mathematics = (ROOT / "docs" / "mathematics.md").read_text()
+    listed = mathematics.partition("## Errata")[2]
+    numbers = {int(number) for number in re.findall(r"^(\d+)\. ", listed, re.MULTILINE)}
+    assert numbers == set(range(1, 20))
+    named = re.findall(r"errat(?:um|a) (\d+)(?: and (\d+))?", " ".join(e.found for e in CONTENTS))
+    assert {int(number) for pair in named for number in pair if number} == numbers
 
 
 def test_every_statement_that_is_judged_is_in_the_table():

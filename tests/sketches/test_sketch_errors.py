@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import kermix as km
 from cases import COSTS, LOSSES, normal, ridged, uniform
-from internals import NystromFeatures, write_sealed
+from internals import NystromFeatures, write_checksummed
 from kermix import errors
 from sketch_cases import assert_same, sums
 
@@ -189,7 +189,7 @@ def rewritten(path, change):
     """The file with what a function makes of it, and a checksum of that."""
     header, tensors = header_of(path), load_file(path)
     change(header, tensors)
-    write_sealed(path, tensors, json.dumps(header), "")
+    write_checksummed(path, tensors, json.dumps(header), "")
 
 
 def cut(share):
@@ -224,7 +224,7 @@ DAMAGE = {
         load_file(path), path, metadata={"kermix": json.dumps(header_of(path))}
     ),
     "no version": changed(lambda h, t: h.pop("version")),
-    "spread": changed(lambda h, t: t.update(centre=torch.ones(2), spread=torch.ones(2))),
+    "spread": changed(lambda h, t: t.update(center=torch.ones(2), spread=torch.ones(2))),
     "other apart": changed(lambda h, t: t.update(apart_first=torch.ones(3).double())),
     "features": changed(lambda h, t: h.update(features="wavelets")),
     "variance": changed(lambda h, t: h.update(variances=[0.2])),

@@ -13,7 +13,7 @@ import torch
 
 import kermix as km
 from cases import normal
-from internals import open_run, read_sealed, write_sealed
+from internals import open_run, read_checksummed, write_checksummed
 from kermix import errors
 
 HUGE = 10**9
@@ -98,10 +98,10 @@ def test_an_altered_file_is_read_or_refused_by_its_name(
     """Seen before: a raw traceback from a third of model files."""
     whole = model_file if kind == "model" else sketch_file
     read = km.TableModel.load if kind == "model" else km.Sketch.load
-    tensors, content = read_sealed(whole, "")
+    tensors, content = read_checksummed(whole, "")
     tensors, content = altered(tensors, content, seed)
     path = tmp_path / "altered.safetensors"
-    write_sealed(path, tensors, json.dumps(content), "")
+    write_checksummed(path, tensors, json.dumps(content), "")
     if seed % 10 == 9:
         path.write_bytes(path.read_bytes()[: 40 * seed])
     begun = time.process_time()
@@ -119,10 +119,10 @@ def test_an_altered_file_is_read_or_refused_by_its_name(
 )
 def test_sizes_that_a_model_file_declares_are_those_of_its_tensors(size, model_file, tmp_path):
     """Seen before: 4.5 GiB, and a minute, for a file of 10 kB that declares 10^9 blocks."""
-    tensors, content = read_sealed(model_file, "")
+    tensors, content = read_checksummed(model_file, "")
     path = tmp_path / "model.safetensors"
     content["parameters"] |= size
-    write_sealed(path, tensors, json.dumps(content), "")
+    write_checksummed(path, tensors, json.dumps(content), "")
     begun = time.process_time()
     with pytest.raises(errors.RunError, match=r"model\.safetensors: damaged.*Remove it"):
         km.TableModel.load(path)

@@ -27,7 +27,7 @@ from kermix.cli.options import (
 from kermix.cli.output import print_notes
 from kermix.cli.settings_options import Kinds, SettingsOptions, value_typed
 from kermix.data.readers.common import Reading
-from kermix.environment import speaks
+from kermix.environment import is_main_process
 from kermix.images.generator_settings import ImageModelName, ImageSettings
 from kermix.runs.folder import check_run
 from kermix.tables.model.table_settings import TableModelSettings
@@ -171,7 +171,7 @@ def fit(
 
     options = {**of_data, **given(model=model, out=out), **settings, **start, **reading.said()}
     run, dataset = begin_fit(data, quick=quick, **options, command=typed_command(context))
-    if speaks():
+    if is_main_process():
         print_notes(run.notes(dataset))
     train_and_finish(run, dataset)
 

@@ -35,22 +35,22 @@ class ModeCoverage:
     kl: float
 
 
-def mode_coverage(samples: Tensor, centres: Tensor, deviation: float) -> ModeCoverage:
+def mode_coverage(samples: Tensor, centers: Tensor, deviation: float) -> ModeCoverage:
     """Count the modes that samples (n, d) cover.
 
     Example:
         >>> mode_coverage(torch.tensor([[0.0], [0.1], [9.0]]), torch.tensor([[0.0], [5.0]]), 0.1)
         ModeCoverage(modes=1, total=2, high_quality=0.6666666865348816, kl=0.6931471824645996)
     """
-    check_pair(samples, centres, ("samples", "centres"))
-    samples, centres = samples.float(), centres.to(samples.device).float()
-    distance, nearest = squared_distances(samples, centres).min(1)
+    check_pair(samples, centers, ("samples", "centers"))
+    samples, centers = samples.float(), centers.to(samples.device).float()
+    distance, nearest = squared_distances(samples, centers).min(1)
     good = distance < (3 * deviation) ** 2
-    counts = torch.bincount(nearest[good], minlength=len(centres)).float()
+    counts = torch.bincount(nearest[good], minlength=len(centers)).float()
     share = counts / counts.sum().clamp(min=1)
-    kl = torch.special.xlogy(share, share * len(centres)).sum()
+    kl = torch.special.xlogy(share, share * len(centers)).sum()
     return ModeCoverage(
-        int((counts > 0).sum()), len(centres), float(good.float().mean()), float(kl)
+        int((counts > 0).sum()), len(centers), float(good.float().mean()), float(kl)
     )
 
 

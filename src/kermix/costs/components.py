@@ -1,4 +1,4 @@
-r"""What the costs ask of mixtures, whose Gaussians have a covariance each.
+r"""Statistics of mixtures, whose Gaussians have a covariance each, for the costs.
 
 Inner products of Gaussians are exact (Property 1),
 $\langle p_n, q_k\rangle = N(m_n - m'_k; 0, S_n + S'_k)$, and kept as logarithms. Two scales of the

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kermix.checks import finite_in, normalized_weights, values_are_readable, working_dtype
+from kermix.checks import finite_in, is_concrete, normalized_weights, working_dtype
 from kermix.errors import DeviceError, KernelError, ShapeError
 from kermix.linalg.cholesky import sqrt_or_zero
 from kermix.linalg.nuclear import NuclearMethod, nuclear_norm
@@ -133,7 +133,7 @@ def _check_kernel(kernel: Tensor, square: bool) -> None:
             f"kernel has shape {tuple(kernel.shape)}: the bound of Eq. (19) is for a single set "
             "of states, so normalized=True needs a square matrix."
         )
-    if values_are_readable(kernel):
+    if is_concrete(kernel):
         if not bool(torch.isfinite(kernel).all()):
             raise KernelError("kernel has NaN or infinite values.")
         if square and not torch.allclose(kernel, kernel.mT, rtol=1e-4, atol=1e-6):

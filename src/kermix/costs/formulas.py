@@ -1,6 +1,6 @@
-r"""The four costs, each formula once: what each asks of data and centres, and what it makes of it.
+r"""The four costs, each formula once: what each asks of data and centers, and what it makes of it.
 
-With densities `p` of the data and `q` of the centres, their Gram matrices $R_G$ and
+With densities `p` of the data and `q` of the centers, their Gram matrices $R_G$ and
 $R_F$, the cross Gram matrix `P` and $P_1 = P a$:
 
 | cost       | value                                         | bound                 |
@@ -72,7 +72,7 @@ class Correlations(NamedTuple):
 
 
 class Statistics(Densities, Protocol):
-    """All that the costs ask of data and centres, for the ridge of who provides it."""
+    """All that the costs ask of data and centers, for the ridge of who provides it."""
 
     @property
     def sizes(self) -> tuple[float, float]:

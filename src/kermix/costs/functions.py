@@ -140,7 +140,7 @@ def scalar_cost(
 
     Bounded by $\langle p, p\rangle$; divided by it, the cost is $e^{-D_{CS}}$ with the
     Cauchy-Schwarz divergence $D_{CS}$. No Gram matrix is stored: time is quadratic in the number
-    of points, memory is not. Without overlap the gradient of the logarithm moves every centre
+    of points, memory is not. Without overlap the gradient of the logarithm moves every center
     towards the data nearest to it.
 
     For a mixture, the density is its own, $p = \sum_n a_n N(m_n, S_n)$, and inner products are
@@ -150,7 +150,7 @@ def scalar_cost(
 
     Args:
         x: Data, a mixture, or a sketch of them.
-        y: Centres, a mixture, or a sketch of them.
+        y: Centers, a mixture, or a sketch of them.
         v: Variance, several of them, a rule that finds one from the data, or a Gaussian kernel;
             None if both arguments are mixtures, or one is a sketch. If only one is a mixture, the
             variance of the points in the other.
@@ -159,7 +159,7 @@ def scalar_cost(
             second moments are then those in its feature space; a bound that involves the kernel's
             diagonal uses its weighted mean.
         weights_x: Non-negative weights of the data; they are divided by their sum.
-        weights_y: Weights of the centres.
+        weights_y: Weights of the centers.
         normalized: Whether to return the form in [0, 1].
         log: Whether to return the natural logarithm.
         chunk: Side of the tiles in which the kernel is evaluated; smaller tiles need less memory.
@@ -193,25 +193,25 @@ def vector_cost(
 ) -> tuple[Tensor, Info]:  # (*B,)
     r"""Vector-matrix cost $P_1^\top R_F^{-1} P_1$ with $P_1 = P a$, Proposition 5.
 
-    How well the centres' Gaussians predict the data density with the best weights,
-    `vector_weights`. Bounded by $\langle p, p\rangle$. Weights of the centres do not change what
+    How well the centers' Gaussians predict the data density with the best weights,
+    `vector_weights`. Bounded by $\langle p, p\rangle$. Weights of the centers do not change what
     can be predicted; they matter only through the ridge, with each Gaussian scaled by $\sqrt{K
-    b_k}$. Without overlap the gradient of the logarithm moves the centres nearest to the data.
+    b_k}$. Without overlap the gradient of the logarithm moves the centers nearest to the data.
 
-    If the centres are a mixture, the Gaussians are its components, whose scale does not matter:
+    If the centers are a mixture, the Gaussians are its components, whose scale does not matter:
     they have unit norm. If the data are a mixture, it is the density `p`, in the units of
     `scalar_cost`.
 
     Args:
         x: Data, a mixture, or a sketch of them.
-        y: Centres, a mixture, or a sketch of them.
+        y: Centers, a mixture, or a sketch of them.
         v: Variance, several of them, a rule that finds one from the data, or a Gaussian kernel;
             None if both arguments are mixtures, or one is a sketch. If only one is a mixture, the
             variance of the points in the other.
         kernel: Kernel to use instead of the Gaussian, such as `kermix.LaplaceKernel`, or a
             function of two sets of points that returns their Gram matrix; then omit `v`.
         weights_x: Non-negative weights of the data; they are divided by their sum.
-        weights_y: Weights of the centres.
+        weights_y: Weights of the centers.
         ridge: Added to the diagonal of `R_F`, relative to its mean; by default 1e-6 for float64
             samples and for sketches, 1e-4 for others. Systems are solved in float64 for both.
         normalized: Whether to return the form in [0, 1].
@@ -242,12 +242,12 @@ def vector_weights(
     nonnegative: bool = False,
     chunk: int | None = None,
 ) -> Tensor:  # (*B, K)
-    r"""Weights with which the centres' Gaussians best predict the data density.
+    r"""Weights with which the centers' Gaussians best predict the data density.
 
     The weights `w` that minimize $\int (\sum_n a_n N(z; x_n, v_p) - \sum_k w_k N(z; y_k, v_q))^2
     dz$, some of which may be negative. For equal variances they are $R_F^{-1} P_1$, otherwise $(2
     v_q / (v_p + v_q))^{d/2}$ times that. (For an average of kernels, they minimize the sum of
-    these errors, each divided by the squared norm of a centre's Gaussian.) With `nonnegative=True`
+    these errors, each divided by the squared norm of a center's Gaussian.) With `nonnegative=True`
     the error is minimized over non-negative weights, which are then divided by their sum, giving a
     density (not differentiable; needs SciPy).
 
@@ -317,7 +317,7 @@ def matrix_cost(
 
     Args:
         x: Data, a mixture, or a sketch of them.
-        y: Centres, a mixture, or a sketch of them.
+        y: Centers, a mixture, or a sketch of them.
         v: Variance, several of them, a rule that finds one from the data, or a Gaussian kernel;
             None if both arguments are mixtures, or one is a sketch. If only one is a mixture, the
             variance of the points in the other.
@@ -325,7 +325,7 @@ def matrix_cost(
             function of two sets of points that returns their Gram matrix; then omit `v`.
         form: Which of the three forms.
         weights_x: Non-negative weights of the data; they are divided by their sum.
-        weights_y: Weights of the centres.
+        weights_y: Weights of the centers.
         ridge: Added to the diagonals of `R_F` and `R_G`, relative to their means; by default
             1e-6 for float64 samples and for sketches, 1e-4 for others. Systems are solved in
             float64 for all.
@@ -379,20 +379,20 @@ def svd_cost(
 
     For mixtures `P` holds the inner products of the components, each with unit norm; they have
     weights, so this is the form bounded by 1. (For components of unit mass, multiply the weights
-    by the squared norms, which are proportional to $\det S_k^{-1/2}$.) If data and centres have
+    by the squared norms, which are proportional to $\det S_k^{-1/2}$.) If data and centers have
     different variances, it is $(2 \sqrt{v_p v_q} / (v_p + v_q))^{d/2}$ times the cost of the means
     as points.
 
     Args:
         x: Data, a mixture, or a sketch of them.
-        y: Centres, a mixture, or a sketch of them.
+        y: Centers, a mixture, or a sketch of them.
         v: Variance, several of them, a rule that finds one from the data, or a Gaussian kernel;
             None if both arguments are mixtures, or one is a sketch. If only one is a mixture, the
             variance of the points in the other.
         kernel: Kernel to use instead of the Gaussian, such as `kermix.LaplaceKernel`, or a
             function of two sets of points that returns their Gram matrix; then omit `v`.
         weights_x: Non-negative weights of the data; they are divided by their sum.
-        weights_y: Weights of the centres; uniform if only the data have weights.
+        weights_y: Weights of the centers; uniform if only the data have weights.
         method: How the nuclear norm is computed: `"svd"` or `"polar"`, see `kermix.nuclear_norm`,
             or `"sketch"`: linear in the number of points, through Nystrom features of both sets.
             `"auto"` chooses between the first two, and tries the third if both sets have more than

@@ -66,7 +66,7 @@ class GraphedCalls:
         return GraphedCalls, ()
 
     def value(self, compute: Compute, tensors: list[Tensor | None], how: Hashable) -> Tensor:
-        """What `compute` gives for the tensors, by a graph if it has been asked often.
+        """Compute from the tensors, by a graph if it has been asked often.
 
         Args:
             compute: A number from tensors; nothing else it depends on may change.
@@ -202,7 +202,7 @@ class KernelLoss(nn.Module):
         self.options = options
 
     def extra_repr(self) -> str:
-        """What `print` shows."""
+        """The settings that `print` shows."""
         v = self.v.tolist() if isinstance(self.v, Tensor) else self.v
         given = {"v": v, "kernel": self.kernel, "log": self.log, **self.options}
         return ", ".join(f"{name}={value}" for name, value in given.items() if value is not None)
@@ -214,7 +214,7 @@ class KernelLoss(nn.Module):
         weights_x: Tensor | None = None,  # (*B, N)
         weights_y: Tensor | None = None,  # (*B, K)
     ) -> Tensor:  # (*B,)
-        """The loss between data `x` and centres `y`, one number for each batch item.
+        """The loss between data `x` and centers `y`, one number for each batch item.
 
         Either can be a mixture, whose Gaussians have variances of their own; with gradients to
         means, weights and variances.
@@ -265,7 +265,7 @@ class ScalarLoss(KernelLoss):
         v: Variance, several of them, the name of a rule, or a `kermix.GaussianKernel`; None if the
             data are a sketch, or both arguments are mixtures.
         log: Whether to use the negative logarithm of the normalized cost, which has a useful
-            gradient even if data and centres do not overlap, or one minus the cost.
+            gradient even if data and centers do not overlap, or one minus the cost.
         chunk: Side of the tiles in which the kernel is evaluated; smaller tiles need less memory.
         kernel: Kernel to use instead of the Gaussian; then omit `v`.
 
@@ -298,7 +298,7 @@ class VectorLoss(KernelLoss):
     Args:
         v: Variance, several of them, the name of a rule, or a `kermix.GaussianKernel`; None if the
             data are a sketch, or both arguments are mixtures.
-        ridge: Ridge of the centres' Gram matrix, relative to its diagonal.
+        ridge: Ridge of the centers' Gram matrix, relative to its diagonal.
         log: Whether to use the negative logarithm of the normalized cost, or one minus the cost.
         chunk: Side of the tiles in which the cross kernel is evaluated; smaller tiles need less
             memory.
@@ -417,7 +417,7 @@ class SVDLoss(KernelLoss):
         weights_x: Tensor | None = None,  # (*B, N)
         weights_y: Tensor | None = None,  # (*B, K)
     ) -> Tensor:  # (*B,)
-        """The loss between data and centres, see `KernelLoss.forward`.
+        """The loss between data and centers, see `KernelLoss.forward`.
 
         For few points on a GPU it takes a single launch, after some calls with the same shapes.
         """
@@ -439,7 +439,7 @@ class SVDLoss(KernelLoss):
 
 
 class DebiasedLoss(nn.Module):
-    r"""A loss between samples without the bias towards the centre that finite samples cause.
+    r"""A loss between samples without the bias towards the center that finite samples cause.
 
     The loss of a finite sample is not smallest where the model is right: a point drawn without
     knowing the next data does best where data are dense, so models come out too narrow: with the

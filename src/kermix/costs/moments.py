@@ -262,7 +262,7 @@ def subsample(points: Tensor, size: int, seed: int = 0) -> Tensor:
 
 
 class Interval(NamedTuple):
-    """What holds the exact value."""
+    """An interval that holds the exact value."""
 
     lowest: Tensor
     highest: Tensor
@@ -415,7 +415,7 @@ def _ridged(
 
 
 def _positive(value: Tensor) -> Tensor:
-    """What is not negative but for rounding, such that its logarithm is finite."""
+    """Raise what is negative by rounding alone, such that its logarithm is finite."""
     return value.clamp(min=torch.finfo(value.dtype).tiny)
 
 

@@ -1,4 +1,4 @@
-"""What the costs ask of points: by the Gaussian kernel between them, or by any other kernel.
+"""Statistics of points for the costs: by the Gaussian kernel between them, or by any other.
 
 Gram matrices are held whole. Those of other kernels than the Gaussian may be signed.
 """

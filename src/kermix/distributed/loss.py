@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from kermix.checks import check_option, normalized_weights, values_are_readable, working_dtype
+from kermix.checks import check_option, is_concrete, normalized_weights, working_dtype
 from kermix.costs.functions import SKETCH_ABOVE
 from kermix.costs.losses import KernelLoss, MatrixLoss, SVDLoss, VectorLoss
 from kermix.costs.moments import CANDIDATES, MomentStatistics, subsample
@@ -66,7 +66,7 @@ class BatchSide:
 def side_of(
     name: str, side: Tensor | Sketch, weights: Tensor | None, rows: Sequence[int] | None
 ) -> BatchSide | Sketch:
-    """What a caller gave for `x` or `y`, checked."""
+    """One of the two arguments `x` and `y`, checked."""
     if isinstance(side, Sketch):
         if weights is not None:
             raise OptionError(f"weights_{name} is given for a sketch, which has its own weights.")
@@ -86,7 +86,7 @@ def side_of(
 
 def _facts(side: BatchSide) -> list[int]:
     x, w = side.points, side.weights
-    finite = not values_are_readable(x) or bool(torch.isfinite(x).all())
+    finite = not is_concrete(x) or bool(torch.isfinite(x).all())
     return [
         x.shape[-2], x.shape[-1], x.ndim, math.prod(x.shape[:-2]), DTYPES.index(x.dtype),
         int(finite), int(_has_gradient(x)), int(w is not None),
@@ -226,7 +226,7 @@ class DistributedLoss(nn.Module):
         self.features, self.rank = features, rank
 
     def extra_repr(self) -> str:
-        """What `print` shows."""
+        """The settings that `print` shows."""
         return f"strategy={self.strategy}"
 
     def forward(
@@ -239,16 +239,16 @@ class DistributedLoss(nn.Module):
         rows_y: Sequence[int] | None = None,
         return_info: bool = False,
     ) -> Tensor | tuple[Tensor, RankInfo]:  # (*B,)
-        """The loss between the data and the centres of all ranks.
+        """The loss between the data and the centers of all ranks.
 
         Args:
             x: Data of this rank, or a sketch of all data, the same on all ranks.
-            y: Centres of this rank, or a sketch of all.
+            y: Centers of this rank, or a sketch of all.
             weights_x: Weights of the data, relative to those of all ranks.
-            weights_y: Weights of the centres.
+            weights_y: Weights of the centers.
             rows_x: How many data each rank has, if that is known: it saves an exchange, for which
                 the host has to wait for the device, and the checks that ranks agree.
-            rows_y: How many centres each rank has.
+            rows_y: How many centers each rank has.
             return_info: Whether to return also how the loss was computed.
         """
         value, info = self._computed(x, y, (weights_x, weights_y), (rows_x, rows_y))

@@ -8,7 +8,7 @@ one set or both, and matrices of the smaller set's size.
 | ---------- | --------------- | -------------------------------------------------- |
 | scalar     | both            | three numbers                                      |
 | vector     | both            | the projection, K numbers                          |
-| data_fixed | the centres     | a number                                           |
+| data_fixed | the centers     | a number                                           |
 | trace      | both            | blocks of the factor of R_G, and K x K             |
 | logdet     | both            | the same                                           |
 | svd        | the smaller set | a K x K factor of each rank, or K x K at each step |
@@ -228,7 +228,7 @@ class RankStatistics:
 
     Args:
         x: The data.
-        y: The centres.
+        y: The centers.
         terms: The kernel between them.
         dtype: The dtype in which everything is computed.
         ridge: Ridge of the Gram matrices.
@@ -277,7 +277,7 @@ class RankStatistics:
         return self.x.log_norm(self.dtype, self.chunk)
 
     def log_norm_y(self) -> Tensor:  # (*B,)
-        """That of the centres' density with itself."""
+        """That of the centers' density with itself."""
         return self.y.log_norm(self.dtype, self.chunk)
 
     def predicted(self) -> Scaled:
@@ -286,20 +286,20 @@ class RankStatistics:
         own = y.log_means(self.x, self.terms, self.dtype, self.chunk)
         logarithms = y.ranks.gather(own, y.counts, dim=-1)
         projection, log_scale = y.whole.rooted_exp(logarithms)
-        return predicted_by(projection, log_scale, self._centres())
+        return predicted_by(projection, log_scale, self._centers())
 
     def total_correlation(self, data_fixed: bool) -> Scaled:
         """The trace of what `correlations` are; of fixed data a sum over ranks."""
         if not data_fixed:
             squares, log_scale, info, _ = self.correlations()
             return Scaled(squares.diagonal().sum(), log_scale, info)
-        cross, centres = self._cross(), self._centres()
-        squares = centres.whiten(cross.matrix).square().sum((-2, -1))
-        info = Info("cholesky", centres.ridge)
+        cross, centers = self._cross(), self._centers()
+        squares = centers.whiten(cross.matrix).square().sum((-2, -1))
+        info = Info("cholesky", centers.ridge)
         return Scaled(self.x.ranks.sum(squares), 2 * cross.log_scale, info)
 
     def correlations(self) -> Correlations:
-        """The squares on the side of the centres; the data's Gram matrix stays in shards."""
+        """The squares on the side of the centers; the data's Gram matrix stays in shards."""
         if self.x.points.ndim != 2 or self.y.points.ndim != 2:
             raise ShapeError(
                 "strategy='shard' with form='trace' or 'logdet' takes one set of points per "
@@ -310,9 +310,9 @@ class RankStatistics:
         mean = cross.matrix.new_ones(()) if roots is None else roots.square().mean()
         rows = x.gram_rows(self.dtype)
         norms, used = squared_norms(rows, cross.matrix.mT, mean, self.ridge, x.counts, x.ranks)
-        centres = self._centres()
-        squares = centres.whiten(centres.whiten(norms).mT)
-        info = Info("cholesky", torch.maximum(centres.ridge, used))
+        centers = self._centers()
+        squares = centers.whiten(centers.whiten(norms).mT)
+        info = Info("cholesky", torch.maximum(centers.ridge, used))
         return Correlations(squares, 2 * cross.log_scale, info)
 
     def nuclear(self) -> Scaled:
@@ -332,8 +332,8 @@ class RankStatistics:
         norm = large.ranks.sum((factor * gram.matrix).sum((-2, -1)))
         return Scaled(norm, gram.log_scale, Info(chosen, error_bound=bound))
 
-    def _centres(self) -> Cholesky:
-        """Factor of the centres' whole Gram matrix, on every rank."""
+    def _centers(self) -> Cholesky:
+        """Factor of the centers' whole Gram matrix, on every rank."""
         return self.y.whole.gram_factor(self.dtype, self.ridge)
 
     def _cross(self) -> ScaledGram:  # (*B, K, n)
@@ -402,7 +402,7 @@ def kernel_sets(
     kernel: GaussianKernel,
     sides: tuple[tuple[Tensor, list[int], Tensor | None], tuple[Tensor, list[int], Tensor | None]],
 ) -> tuple[RankSet, RankSet]:
-    """Data and centres as sets over ranks."""
+    """Data and centers as sets over ranks."""
     dimension = sides[0][0].shape[-1]
     terms = kernel.data_terms(dimension), kernel.center_terms(dimension)
     x, y = (RankSet(ranks, *side, t) for side, t in zip(sides, terms, strict=True))

@@ -59,7 +59,7 @@ class KernelMixture(DensityMixin, BaseEstimator):
 
     Attributes:
         weights_: Weights of the components, (K,).
-        means_: Centres, (K, d).
+        means_: Centers, (K, d).
         covariances_: Variances (K, d), or covariance matrices (K, d, d).
         variances_: Variances in each coordinate, (K, d).
         trials_: The trials: covariance type, number of components, held-out log-density; empty if

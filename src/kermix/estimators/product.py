@@ -19,9 +19,10 @@ from torch import Tensor
 
 from kermix.checks import check_sizes, row_weights, seed_from
 from kermix.errors import OptionError, SampleError
-from kermix.networks.product_binned import MOST_VALUES, ColumnBins, draw_in
+from kermix.networks.product_binned import MOST_VALUES, ColumnBins, shrink_to_rates
 from kermix.networks.product_rows import GaussianProduct, ProductForm
 from kermix.networks.scaled import Scaler
+from kermix.training.build import ROWS_TO_SPLIT
 from kermix.training.loop import gradients_on
 from kermix.training.product_training import FittedTable, TableSettings, fit_table
 
@@ -31,7 +32,7 @@ __all__ = [
     "ProductClassifier",
     "ProductEstimator",
     "ProductRegressor",
-    "as_before_if_it_fails",
+    "atomic_fit",
     "hold_out_rare",
     "with_weight",
 ]
@@ -41,7 +42,6 @@ Own = TypeVar("Own", bound="ProductEstimator")
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
-ROWS_TO_SPLIT = 20
 # Held out of each network where nothing is said: one epoch and one number are found with them.
 SHARE_HELD_OUT, MOST_HELD_OUT = 0.1, 250
 FARTHEST = 1e6  # usual deviations: what is farther is as far, for all Gaussians
@@ -54,7 +54,7 @@ VALUES_FOR_TWO_CLASSES = 64  # of a column
 PRECISIONS = (np.float64, np.float32)  # float32 stays: how far its numbers are rounded matters
 
 
-def as_before_if_it_fails(
+def atomic_fit(
     fit: Callable[Concatenate[Own, Given], Result],
 ) -> Callable[Concatenate[Own, Given], Result]:
     """Let an estimator that was fitted before stay so, whole, where another fit fails."""
@@ -378,7 +378,7 @@ class ProductClassifier(ClassifierMixin, ProductEstimator):
         )
 
     @gradients_on()
-    @as_before_if_it_fails
+    @atomic_fit
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from rows (n, d) and their labels (n,).
 
@@ -394,12 +394,12 @@ class ProductClassifier(ClassifierMixin, ProductEstimator):
         self.classes_, codes = np.unique(labels, return_inverse=True)
         targets = torch.from_numpy(codes.reshape(-1)).long()
         fitted = self._fit(rows, targets, len(self.classes_), weights)
-        self._sureness, self._rates = fitted.sureness, fitted.rates.double()
+        self._inverse_temperature, self._rates = fitted.inverse_temperature, fitted.rates.double()
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probability of each class for each row, (n, classes)."""
-        scores = draw_in(self._values(X), self._sureness, self._rates)
+        scores = shrink_to_rates(self._values(X), self._inverse_temperature, self._rates)
         probabilities: np.ndarray = scores.softmax(-1).mean(1).numpy()
         return probabilities
 
@@ -455,7 +455,7 @@ class ProductRegressor(RegressorMixin, ProductEstimator):
     """
 
     @gradients_on()
-    @as_before_if_it_fails
+    @atomic_fit
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from rows (n, d) and their targets, (n,) or (n, outputs).
 

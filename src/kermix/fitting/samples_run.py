@@ -168,7 +168,7 @@ class FitRun(AnyRun):
             nodes=nodes,
             strategy=strategy,
         )
-        if trainer.main_says(self.last.exists()):
+        if trainer.broadcast_from_main(self.last.exists()):
             trainer.load(self.last)
         return trainer
 

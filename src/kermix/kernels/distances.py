@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kermix.checks import broadcast_shape, is_traced, rows_at_once, triton_is_there
+from kermix.checks import broadcast_shape, has_triton, is_traced, rows_at_once
 
 __all__ = [
     "DIRECT_DIFFERENCES_UP_TO",
@@ -59,7 +59,7 @@ def numbers_of(points: Tensor, layout: Layout | None) -> Tensor:  # (*B, N, d)
 
 
 def mismatches(a: Tensor, b: Tensor, layout: Layout) -> Tensor:  # (*B, M, N)
-    """What codes add to the squared distances of rows."""
+    """Squared distances of the codes of rows."""
     # Small whole numbers are compared and counted several times faster than others.
     codes = (t[..., t.shape[-1] - layout.codes :].detach().to(torch.int32) for t in (a, b))
     first, second = (t.unbind(-1) for t in codes)
@@ -278,12 +278,12 @@ class _Distances(torch.autograd.Function):
 def _all_distances(a: Tensor, b: Tensor, same: bool) -> Tensor:
     wide = _wide(a.device)
     with torch.no_grad():
-        if a.is_cuda and triton_is_there():
-            from kermix.kernels.means_triton import mend_distances
+        if a.is_cuda and has_triton():
+            from kermix.kernels.means_triton import recompute_distances
 
             origin, p, q = (t.to(wide) for t in (_middle(b), a, b))
             found = _products(p - origin, q - origin)
-            distances = mend_distances(*found, p, q, CLOSE[_narrow(a.dtype)])
+            distances = recompute_distances(*found, p, q, CLOSE[_narrow(a.dtype)])
         elif a.device.type == "cpu":
             distances = distances_on_cpu(a.to(wide), b.to(wide), CLOSE[_narrow(a.dtype)], same)
         else:
@@ -297,7 +297,7 @@ def _all_distances(a: Tensor, b: Tensor, same: bool) -> Tensor:
 
 @torch.library.custom_op("kermix::squared_distances", mutates_args=())
 def _opaque_distances(a: Tensor, b: Tensor, same: bool) -> Tensor:
-    """What the compiler leaves as it is: which entries are computed again depends on the data."""
+    """Opaque to the compiler: which entries are computed again depends on the data."""
     return _all_distances(a, b, same)
 
 
@@ -349,11 +349,11 @@ def distances_on_cpu(
             again.diagonal(dim1=-2, dim2=-1).fill_(False)
         items = (t.reshape(-1, *t.shape[-2:]) for t in (distances, again, a, b))
         for found, marks, p, q in zip(*items, strict=True):
-            _mend(found, marks, p, q, close)
+            _recompute(found, marks, p, q, close)
     return distances
 
 
-def _mend(distances: Tensor, again: Tensor, a: Tensor, b: Tensor, close: float) -> None:
+def _recompute(distances: Tensor, again: Tensor, a: Tensor, b: Tensor, close: float) -> None:
     """Compute the marked entries of one matrix again, in place."""
     for _ in range(ORIGINS):
         counts = again.sum(1)

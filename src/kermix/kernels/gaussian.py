@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.checks import check_option, check_samples, values_are_readable, working_dtype
+from kermix.checks import check_option, check_samples, is_concrete, working_dtype
 from kermix.errors import DegenerateDataWarning, KernelError, ShapeError, VarianceError
 from kermix.kernels.distances import Layout, squared_distances
 from kermix.kernels.subsets import symmetric_subset
@@ -51,7 +51,7 @@ class GaussianKernel:
     r"""The Gaussian kernel of samples, each smoothed with a variance.
 
     With $M(a, b) = \|a - b\|^2 / d$ and $K_s = \exp(-M / 2s)$, samples `x` of variance
-    `v_p` and centres `y` of variance `v_q` have
+    `v_p` and centers `y` of variance `v_q` have
 
     $$P = K_{v_p + v_q}(y, x), \quad R_F = K_{2 v_q}(y, y), \quad R_G = K_{2 v_p}(x, x).$$
 
@@ -63,7 +63,7 @@ class GaussianKernel:
     Args:
         v: Variance of the data: a number, several numbers (their kernels are averaged), or a
             tensor of them, which may require a gradient and is read at each use.
-        v_q: Variance of the centres, equally many as in `v`. The default is `v`.
+        v_q: Variance of the centers, equally many as in `v`. The default is `v`.
         per_dimension: Whether squared distances are divided by the dimension.
 
     Example:
@@ -95,7 +95,7 @@ class GaussianKernel:
 
     @property
     def v_q(self) -> tuple[Scalar, ...]:
-        """Variances of the centres."""
+        """Variances of the centers."""
         return _numbers(self._v_p if self._v_q is None else self._v_q)
 
     @property
@@ -115,7 +115,7 @@ class GaussianKernel:
 
     @property
     def symmetric(self) -> bool:
-        """Whether data and centres have the same variance."""
+        """Whether data and centers have the same variance."""
         return self._v_q is None
 
     @property
@@ -128,11 +128,11 @@ class GaussianKernel:
         return self._terms([2 * v for v in self.v_p], dimension)
 
     def center_terms(self, dimension: int) -> KernelTerms:
-        """The kernel between two centres, of variance `2 v_q`."""
+        """The kernel between two centers, of variance `2 v_q`."""
         return self._terms([2 * v for v in self.v_q], dimension)
 
     def cross_terms(self, dimension: int, unit_norm: bool = False) -> KernelTerms:
-        """The kernel between a data point and a centre, of variance `v_p + v_q`.
+        """The kernel between a data point and a center, of variance `v_p + v_q`.
 
         Args:
             dimension: Dimension of the points.
@@ -149,7 +149,7 @@ class GaussianKernel:
         return self._terms(scales, dimension, log_overlaps)
 
     def density_terms(self, dimension: int) -> KernelTerms:
-        r"""The cross kernel of Gaussians of unit mass, in units in which `R_F` is the centres'.
+        r"""The cross kernel of Gaussians of unit mass, in units in which `R_F` is the centers'.
 
         Two concentric ones then have the inner product $(2 v_q / (v_p + v_q))^{d/2}$.
         """
@@ -219,8 +219,8 @@ def choose_variance(
     n, d = points.shape
     if rule == "silverman":
         # Around their middle the mean of far points does not round their spread away.
-        centred = points - points.median(0).values
-        h2 = (4 / (n * (d + 2))) ** (2 / (d + 4)) * centred.var(0, correction=0).mean()
+        centerd = points - points.median(0).values
+        h2 = (4 / (n * (d + 2))) ** (2 / (d + 4)) * centerd.var(0, correction=0).mean()
         v = h2 / d if per_dimension else h2
     else:
         # Whatever the order of the points: a test that pools two samples must not tell them apart.
@@ -332,5 +332,5 @@ def _numbers(variances: tuple[float, ...] | Tensor) -> tuple[Scalar, ...]:
 
 
 def _check_values(name: str, v: Tensor) -> None:
-    if values_are_readable(v) and not bool((torch.isfinite(v) & (v > 0)).all()):
+    if is_concrete(v) and not bool((torch.isfinite(v) & (v > 0)).all()):
         raise VarianceError(f"{name} is {v.tolist()}; variances are positive and finite.")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kermix.checks import broadcast_shape, check_sizes, is_traced, triton_is_there
+from kermix.checks import broadcast_shape, check_sizes, has_triton, is_traced
 from kermix.kernels.distances import (
     DIRECT_DIFFERENCES_UP_TO,
     Layout,
@@ -175,7 +175,7 @@ def _row_block(
 
 
 class _Given(NamedTuple):
-    """What gradients are computed from."""
+    """All that gradients are computed from."""
 
     points: Tensor
     sources: Tensor
@@ -276,7 +276,7 @@ def _one_loop(points: Tensor, sources: Tensor) -> ModuleType | None:
     """The module that evaluates all pairs in one loop, where there is one and it pays."""
     if points.shape[-1] > DIRECT_DIFFERENCES_UP_TO or is_traced(points):
         return None
-    if points.is_cuda and points.dtype == torch.float32 and triton_is_there():
+    if points.is_cuda and points.dtype == torch.float32 and has_triton():
         from kermix.kernels import means_triton as fused
 
         return fused
@@ -284,7 +284,7 @@ def _one_loop(points: Tensor, sources: Tensor) -> ModuleType | None:
     if points.device.type == "cpu" and pairs >= COMPILE_FROM_PAIRS:
         from kermix.kernels import means_compiled as compiled
 
-        return compiled if compiled.compiler_is_there() else None
+        return compiled if compiled.has_compiler() else None
     return None
 
 

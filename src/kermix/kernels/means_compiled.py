@@ -9,20 +9,27 @@ import functools
 import shutil
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from kermix.kernels.distances import ROOM_FOR_SUMS
 from kermix.kernels.gram import LARGEST_EXPONENT
-from kermix.kernels.mean_sums import KernelMoments
 
-__all__ = ["compiler_is_there", "kernel_moments", "nearest_distances"]
+__all__ = ["KernelMoments", "has_compiler", "kernel_moments", "nearest_distances"]
+
+
+class KernelMoments(NamedTuple):
+    """Sums over the others of `w k`, `w k (other - target)` and `w k distance`."""
+
+    mass: Tensor  # (B, M)
+    pull: Tensor | None  # (B, M, d)
+    spread: Tensor | None  # (B, M)
 
 
 @functools.cache
-def compiler_is_there() -> bool:
+def has_compiler() -> bool:
     """Whether a C++ compiler is on the path, which `torch.compile` needs for a CPU."""
     return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
 

@@ -10,9 +10,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kermix.kernels.mean_sums import KernelMoments
+from kermix.kernels.means_compiled import KernelMoments
 
-__all__ = ["kernel_moments", "mend_distances", "nearest_distances"]
+__all__ = ["kernel_moments", "nearest_distances", "recompute_distances"]
 
 BLOCK_TARGETS = 32
 BLOCK_OTHERS = 64
@@ -54,7 +54,7 @@ def _nearest_kernel(  # type: ignore  # noqa: ANN202
 
 @triton.jit
 def _factor(targets, others, rows, columns, m, n, distance, c: tl.constexpr, d: tl.constexpr):  # type: ignore  # noqa: ANN001, ANN202
-    """What the kernel is multiplied by in channel `c`: one, a difference, or the distance."""
+    """The factor of the kernel in channel `c`: one, a difference, or the distance."""
     if c == 0:
         factor = tl.full(distance.shape, 1.0, tl.float32)
     elif c <= d:
@@ -118,7 +118,7 @@ def _masses_kernel(  # type: ignore  # noqa: ANN202
 
 
 @triton.jit
-def _mend_kernel(  # type: ignore  # noqa: ANN202
+def _recompute_kernel(  # type: ignore  # noqa: ANN202
     distances, squares_a, squares_b, a, b, m, n, d, tiles, close,  # noqa: ANN001
     block_m: tl.constexpr, block_n: tl.constexpr,
 ):  # fmt: skip
@@ -148,7 +148,7 @@ def _mend_kernel(  # type: ignore  # noqa: ANN202
         tl.store(places, total, mask=wrong)
 
 
-def mend_distances(
+def recompute_distances(
     distances: Tensor,  # (*B, M, N)
     squares_a: Tensor,  # (*B, M)
     squares_b: Tensor,  # (*B, N)
@@ -163,7 +163,7 @@ def mend_distances(
     distances = distances.contiguous()
     (m, d), n = a.shape[-2:], b.shape[-2]
     tiles = triton.cdiv(m, BLOCK_TARGETS) * triton.cdiv(n, BLOCK_OTHERS)
-    _mend_kernel[(tiles * (distances.numel() // (m * n)),)](
+    _recompute_kernel[(tiles * (distances.numel() // (m * n)),)](
         distances, squares_a.contiguous(), squares_b.contiguous(), _by_axis(a), _by_axis(b),
         m, n, d, tiles, close, block_m=BLOCK_TARGETS, block_n=BLOCK_OTHERS,
     )  # fmt: skip

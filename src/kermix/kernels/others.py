@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, TypeAlias
 import torch
 from torch import Tensor
 
-from kermix.checks import broadcast_shape, check_count, check_number, values_are_readable
+from kermix.checks import broadcast_shape, check_count, check_number, is_concrete
 from kermix.errors import KernelError
 from kermix.kernels.distances import squared_distances
 from kermix.kernels.gaussian import GaussianKernel, KernelTerms, choose_variance
@@ -278,7 +278,7 @@ class NormalizedKernel(PointKernel):
 
     def _lengths(self, a: Tensor) -> Tensor:
         squares = self.kernel.diagonal(a)
-        if values_are_readable(squares) and not bool((squares > 0).all()):
+        if is_concrete(squares) and not bool((squares > 0).all()):
             row = int((~(squares > 0)).reshape(-1).nonzero()[0])
             raise KernelError(
                 f"{self.kernel} is zero between row {row} and itself, so it cannot be "
@@ -307,7 +307,7 @@ class FunctionKernel(PointKernel):
     function: Callable[[Tensor, Tensor], Tensor]
 
     def gram(self, a: Tensor, b: Tensor) -> Tensor:
-        """What the function returns, checked."""
+        """The matrix that the function returns, checked."""
         matrix = self.function(a, b)
         batch = broadcast_shape(a.shape[:-2], b.shape[:-2])
         wanted = (*batch, a.shape[-2], b.shape[-2])
@@ -317,7 +317,7 @@ class FunctionKernel(PointKernel):
                 f"kernel returned {found} for points of shapes {tuple(a.shape)} and "
                 f"{tuple(b.shape)}; it must return their Gram matrix, of shape {wanted}."
             )
-        if values_are_readable(matrix):
+        if is_concrete(matrix):
             self._check_values(matrix.detach(), b is a)
         return matrix.to(a.dtype)
 
@@ -359,7 +359,7 @@ def kernel_matrix(
 
 
 def as_point_kernel(kernel: Any) -> PointKernel:
-    """What a user may give as `kernel=`, other than a Gaussian, as a kernel between points."""
+    """Make a kernel between points of what a user may give as `kernel=`, other than a Gaussian."""
     if isinstance(kernel, PointKernel):
         return kernel
     if callable(kernel) and not isinstance(kernel, type):

@@ -18,15 +18,15 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from kermix.checks import check_number, check_option, values_are_readable, working_dtype
+from kermix.checks import check_number, check_option, is_concrete, working_dtype
 from kermix.errors import OptionError, SampleError, ShapeError
 from kermix.info import Info, informative
 from kermix.linalg.polar import (
     FINEST_TF32_TOLERANCE,
     Polar,
     binary_unit,
+    can_sync,
     full_products,
-    may_wait_for,
     polar_factor,
     probing_signs,
 )
@@ -181,7 +181,7 @@ def _sketch(
 
 
 def _beside(basis: Tensor, columns: Tensor) -> Tensor:  # (N, r), (N, w) -> (N, at most w)
-    """What columns span beside an orthonormal basis, less what is nothing but rounding."""
+    """The span of columns beside an orthonormal basis, less what is nothing but rounding."""
     new, triangle = _orthonormal(torch.addmm(columns, basis, basis.mT @ columns, alpha=-1))
     sizes = triangle.diagonal().abs()
     new = new[:, sizes > LEAST_SHARE_OF_A_COLUMN * sizes.amax()]
@@ -286,7 +286,7 @@ def _checked_dtype(matrix: Tensor, tolerance: float) -> torch.dtype:
         raise ShapeError("matrix must be a floating-point tensor of shape (*batch, M, N).")
     # A sum is found in one pass, and is finite but for bad values and some very large ones.
     if (
-        values_are_readable(matrix)
+        is_concrete(matrix)
         and not bool(torch.isfinite(matrix.detach().sum()))
         and not bool(torch.isfinite(matrix).all())
     ):
@@ -363,7 +363,7 @@ def nuclear_norm(
 
 
 def chosen_method(matrix: Tensor) -> Literal["svd", "polar"]:
-    """What `method="auto"` means for this matrix."""
+    """The method that `"auto"` stands for, for this matrix."""
     fast_products = matrix.device.type == "cuda" and matrix.dtype != torch.float64
     return "polar" if fast_products and min(matrix.shape[-2:]) > 1 else "svd"
 
@@ -376,7 +376,7 @@ def _may_be_low_rank(matrix: Tensor) -> bool:
         and matrix.ndim == 2
         and min(matrix.shape) >= least
         and matrix.dtype == torch.float32
-        and may_wait_for(matrix)
+        and can_sync(matrix)
     )
 
 
@@ -467,7 +467,7 @@ class _PolarFactor(torch.autograd.Function):
         swapped = (core * core.mT).abs() / torch.where(sums > 0, sums, 1.0) * inverse
         left_out = below - (below @ vh.mT) @ vh
         lost = _is_lost(grad, found, left_out, swapped, s[..., :1].unsqueeze(-1))
-        if not may_wait_for(lost):
+        if not can_sync(lost):
             found = torch.where(lost, torch.nan, found)
         elif bool(lost.any()):
             raise SampleError(

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from kermix.checks import is_traced, triton_is_there
+from kermix.checks import has_triton, is_traced
 
 __all__ = [
     "FINEST_TF32_TOLERANCE",
@@ -25,8 +25,8 @@ __all__ = [
     "Products",
     "Reduction",
     "binary_unit",
+    "can_sync",
     "full_products",
-    "may_wait_for",
     "polar_factor",
     "probing_signs",
     "products_for",
@@ -75,7 +75,7 @@ def products_for(matrix: Tensor, tolerance: float, shared: bool) -> "Products":
 
 def _can_fuse(device: torch.device) -> bool:
     generation = torch.cuda.get_device_capability(device)[0]
-    return torch.version.hip is None and generation in FUSED_ON and triton_is_there()
+    return torch.version.hip is None and generation in FUSED_ON and has_triton()
 
 
 def full_products(matrix: Tensor) -> AbstractContextManager[None]:
@@ -110,7 +110,7 @@ class Products:
     can_skip = False  # steps of matrices that are said to be done
 
     def precision(self) -> AbstractContextManager[None]:
-        """What is to be set while products are formed."""
+        """Set what products need while they are formed."""
         return nullcontext()
 
     def first(self, matrix: Tensor, gram: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -387,7 +387,7 @@ def polar_factor(
 
 
 class _Look(NamedTuple):
-    """What is known of each matrix after some steps, but for rounding."""
+    """Value, bound and scale of each matrix after some steps, but for rounding."""
 
     value: Tensor
     bound: Tensor
@@ -403,7 +403,7 @@ def _chain(
     """Steps until the bound is within the tolerance, or nothing smaller can be resolved."""
     parts = None if over is None else over.sum(torch.bmm(matrix, matrix.mT))
     x, gram, root = products.first(matrix, parts)
-    readable = may_wait_for(matrix)
+    readable = can_sync(matrix)
     if readable:
         share = _share_of_a_start(gram, products.gram_scale)
     else:
@@ -474,7 +474,7 @@ def _rows(matrix: Tensor) -> int:
     return bound
 
 
-def may_wait_for(matrix: Tensor) -> bool:
+def can_sync(matrix: Tensor) -> bool:
     """Whether a value may be read now, at the price of waiting for the device once."""
     capturing = matrix.is_cuda and torch.cuda.is_current_stream_capturing()
     return not (capturing or is_traced(matrix))

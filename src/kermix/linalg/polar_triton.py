@@ -30,22 +30,22 @@ def whole_tiles(side: int) -> int:
 
 
 @triton.jit
-def _tile(rows, columns, neighbours: tl.constexpr):  # type: ignore  # noqa: ANN001, ANN202
+def _tile(rows, columns, neighbors: tl.constexpr):  # type: ignore  # noqa: ANN001, ANN202
     """Which tile this program forms, of so many rows and columns of tiles."""
     program = tl.program_id(0)
-    together = neighbours * columns
-    first = program // together * neighbours
-    count = min(rows - first, neighbours)
+    together = neighbors * columns
+    first = program // together * neighbors
+    count = min(rows - first, neighbors)
     return first + program % together % count, program % together // count
 
 
 @triton.jit
 def _gram_kernel(  # type: ignore  # noqa: ANN202
     half, out, done, rows, columns, factor,  # noqa: ANN001
-    height: tl.constexpr, width: tl.constexpr, depth: tl.constexpr, neighbours: tl.constexpr,
+    height: tl.constexpr, width: tl.constexpr, depth: tl.constexpr, neighbors: tl.constexpr,
 ):  # fmt: skip
     batch = tl.program_id(1).to(tl.int64)
-    i, j = _tile(rows // height, rows // width, neighbours)
+    i, j = _tile(rows // height, rows // width, neighbors)
     if j * width >= (i + 1) * height:  # wholly above the diagonal
         return
     if tl.load(done + batch) != 0:
@@ -77,12 +77,12 @@ def _gram_kernel(  # type: ignore  # noqa: ANN202
 @triton.jit
 def _step_kernel(  # type: ignore  # noqa: ANN202
     gram, half, x, following, done, m, n, rows, columns, a, b, scale,  # noqa: ANN001
-    height: tl.constexpr, width: tl.constexpr, depth: tl.constexpr, neighbours: tl.constexpr,
+    height: tl.constexpr, width: tl.constexpr, depth: tl.constexpr, neighbors: tl.constexpr,
 ):  # fmt: skip
     batch = tl.program_id(1).to(tl.int64)
     if tl.load(done + batch) != 0:
         return
-    i, j = _tile(rows // height, columns // width, neighbours)
+    i, j = _tile(rows // height, columns // width, neighbors)
     r, c, k = tl.arange(0, height), tl.arange(0, width), tl.arange(0, depth)
     top, start = (i * height).to(tl.int64), (j * width).to(tl.int64)
     left = gram + (batch * rows + top) * rows + r[:, None] * rows + k[None, :]

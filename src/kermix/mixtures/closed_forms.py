@@ -260,8 +260,8 @@ def _log_products(components: Components) -> Callable[[Tensor], Tensor]:
             precisions = variances.reciprocal()
             total = precisions.sum(-2)
             here = means[..., indices, :] - means[..., indices[:, :1], :]
-            centre = (precisions * here).sum(-2) / total
-            spread = (precisions * (here - centre.unsqueeze(-2)).square()).sum(-2)
+            center = (precisions * here).sum(-2) / total
+            spread = (precisions * (here - center.unsqueeze(-2)).square()).sum(-2)
             logs = (variances.log() + LOG_2PI).sum(-2) + total.log() - LOG_2PI
             return -0.5 * (logs + spread).sum(-1)
 
@@ -279,11 +279,11 @@ def _log_products(components: Components) -> Callable[[Tensor], Tensor]:
         # From the first mean of each product, the others keep their digits.
         gaps = [(means[..., c, :] - means[..., columns[0], :]).unsqueeze(-1) for c in columns]
         pulls = (precisions[..., c, :, :] @ gap for c, gap in zip(columns, gaps, strict=True))
-        centre = torch.cholesky_solve(reduce(torch.add, pulls), total)
+        center = torch.cholesky_solve(reduce(torch.add, pulls), total)
         spread = reduce(
             torch.add,
             (
-                (whitening[..., c, :, :] @ (gap - centre)).square().sum((-2, -1))
+                (whitening[..., c, :, :] @ (gap - center)).square().sum((-2, -1))
                 for c, gap in zip(columns, gaps, strict=True)
             ),
         )

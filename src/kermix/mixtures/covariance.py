@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.types import _size
 
-from kermix.checks import broadcast_shape, values_are_readable, working_dtype
+from kermix.checks import broadcast_shape, is_concrete, working_dtype
 from kermix.errors import DeviceError, ShapeError, VarianceError
 
 __all__ = [
@@ -112,7 +112,7 @@ class Components:
     ) -> Self:
         """Check covariances against checked weights and means; broadcast and convert all."""
         kind = checked_kind(means, covariances)
-        if check_values and values_are_readable(covariances):
+        if check_values and is_concrete(covariances):
             check_covariance_values(covariances, kind)
         tail = KINDS.index(kind) + 1
         try:
@@ -130,7 +130,7 @@ class Components:
 
     @property
     def kind(self) -> CovarianceKind:
-        """What the covariances are, told by their number of axes."""
+        """The kind of covariances, by their number of axes."""
         return KINDS[self.covariances.ndim - self.means.ndim + 1]
 
     @property

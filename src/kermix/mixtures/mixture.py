@@ -55,7 +55,7 @@ __all__ = [
 
 
 class Densities(Protocol):
-    """Inner products of the densities of data and centres, by their logarithms, (*B,)."""
+    """Inner products of the densities of data and centers, by their logarithms, (*B,)."""
 
     def log_cross(self) -> Tensor:
         r"""$\log \langle p, q\rangle$."""
@@ -103,7 +103,7 @@ def at_most_one(log_cost: Tensor) -> Tensor:
 
 
 class ClosedForms:
-    """What every Gaussian mixture can compute exactly, whatever its prior."""
+    """The exact computations of every Gaussian mixture, whatever its prior."""
 
     _components: Components
     _dtype: torch.dtype

@@ -1,4 +1,4 @@
-"""Networks: noise, contexts, rows or images in, centres, whole mixtures or classes out."""
+"""Networks: noise, contexts, rows or images in, centers, whole mixtures or classes out."""
 
 from kermix.networks.generators import (
     ConvDecoder,

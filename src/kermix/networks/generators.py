@@ -1,4 +1,4 @@
-"""Generators: noise from a prior in, one centre for each noise vector out."""
+"""Generators: noise from a prior in, one center for each noise vector out."""
 
 import itertools
 import math
@@ -130,10 +130,10 @@ def _check_positive(name: str, value: int) -> None:
 
 
 class Generator(Protocol):
-    """Anything that maps noise (n, k) to centres (n, d)."""
+    """Anything that maps noise (n, k) to centers (n, d)."""
 
     def __call__(self, noise: Tensor) -> Tensor:
-        """Map noise to centres."""
+        """Map noise to centers."""
 
 
 def mlp(sizes: Sequence[int], batch_norm: bool = False) -> nn.Sequential:
@@ -159,13 +159,13 @@ def reset_with(module: nn.Module, generator: torch.Generator) -> None:
 
 
 class MLPGenerator(nn.Module):
-    """Noise to centres by linear layers, BatchNorm and ReLU.
+    """Noise to centers by linear layers, BatchNorm and ReLU.
 
     BatchNorm beats LayerNorm here by 57 % to 36 % of good samples on the grid of 25 modes.
 
     Args:
         noise: Length of a noise vector.
-        dimension: Dimension of a centre.
+        dimension: Dimension of a center.
         width: Width of the hidden layers.
         depth: Number of hidden layers.
         generator: Where initial weights come from.
@@ -190,7 +190,7 @@ class MLPGenerator(nn.Module):
         reset_with(self, generator)
 
     def forward(self, noise: Tensor) -> Tensor:  # (n, k) -> (n, d)
-        """Map noise to centres."""
+        """Map noise to centers."""
         return self.layers(noise)
 
 

@@ -289,7 +289,7 @@ class PlainCNN(ImageClassifier):
         return first.out_channels * self.shape[1] * self.shape[2]
 
     def features(self, images: Tensor) -> Tensor:  # (B, C, H, W) -> (B, width of the last stage)
-        """What the scores are a linear function of."""
+        """The features of which the scores are a linear function."""
         return self._features(self.checked(images)).float()
 
     def scores(self, pixels: Tensor) -> Tensor:  # (B, C, H, W) -> (B, classes)

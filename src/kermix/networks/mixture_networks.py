@@ -1,6 +1,6 @@
-r"""Mixture networks: noise, or a context, to centres, weights and variances.
+r"""Mixture networks: noise, or a context, to centers, weights and variances.
 
-A point of such a model is *a centre plus noise of the learned variance*, so everything about the
+A point of such a model is *a center plus noise of the learned variance*, so everything about the
 mixture is exact: density, inner products, norms. Any cost between samples trains it through
 `stratified_draw`, whose points and weights are differentiable in all parameters.
 `ProductMixture` is a sum of products of mixtures, for vectors that fall into parts. A
@@ -76,12 +76,12 @@ def _mixture(logits: Tensor, means: Tensor, log_variances: Tensor) -> GaussianMi
 
 
 def _parameters_of_component(dimension: int, kind: CovarianceType) -> int:
-    """How many numbers a centre, a weight and a variance are."""
+    """How many numbers a center, a weight and a variance are."""
     return dimension + 1 + (1 if kind == "isotropic" else dimension)
 
 
 class ComponentNetwork(nn.Module):
-    """A perceptron whose outputs are centres, weights and variances of components.
+    """A perceptron whose outputs are centers, weights and variances of components.
 
     Args:
         inputs: Length of an input.
@@ -132,7 +132,7 @@ class MixtureTable(nn.Module):
         covariance_type: `"isotropic"`, one variance for each component, or `"diagonal"`, one for
             each of its coordinates.
         batch_shape: Independent models side by side, trained at the price of one on a GPU.
-        generator: Where initial centres come from.
+        generator: Where initial centers come from.
 
     Example:
         >>> table = MixtureTable(2, 5, generator=torch.Generator().manual_seed(0))
@@ -263,17 +263,17 @@ class ProductMixture(nn.Module):
 
     A vector z falls into parts z_c of equal length, such as the digits of a stacked image. Parts
     that go their own ways have as many combinations as there are products of their modes, and a
-    mixture of whole vectors needs a component for each. Here every part has K centres of its own,
+    mixture of whole vectors needs a component for each. Here every part has K centers of its own,
     and the groups l carry what the parts share. It is the paper's function of many variables, a
     sum of products, as a density.
 
     Args:
         parts: Number C of parts.
         dimension: Length of a part.
-        components: Centres K of each part.
+        components: Centers K of each part.
         groups: Number L of products.
         batch_shape: Independent models side by side, such as one for each class.
-        generator: Where initial weights and centres come from.
+        generator: Where initial weights and centers come from.
 
     Example:
         >>> generator = torch.Generator().manual_seed(0)
@@ -309,14 +309,14 @@ class ProductMixture(nn.Module):
         return self.log_variances.clamp(LOWEST_LOG_VARIANCE, HIGHEST_LOG_VARIANCE).exp()
 
     def draw(self, n: int, generator: torch.Generator) -> Draw:
-        """Points (..., n, C * d), differentiable by centres and variances; weights are none."""
+        """Points (..., n, C * d), differentiable by centers and variances; weights are none."""
         batch = self.means.shape[:-3]
         items = torch.arange(batch.numel(), device=self.means.device).repeat_interleave(n)
         points = self.points(items, generator)
         return Draw(points.view(*batch, n, points.shape[-1]), None)
 
     def points(self, items: Tensor, generator: torch.Generator) -> Tensor:  # (n,) -> (n, C * d)
-        """A point of each of these batch items: a centre plus noise in every part."""
+        """A point of each of these batch items: a center plus noise in every part."""
         parts, components, dimension = self.means.shape[-3:]
         with torch.no_grad():
             groups = self.logits.softmax(-1).reshape(-1, self.logits.shape[-1])[items]
@@ -327,11 +327,11 @@ class ProductMixture(nn.Module):
                 for c in range(parts)
             ]
             place = items.unsqueeze(1) * parts + torch.arange(parts, device=items.device)
-            place = place * components + torch.cat(chosen, 1)  # (n, C), among all centres
-        centres = self.means.reshape(-1, dimension)[place]
+            place = place * components + torch.cat(chosen, 1)  # (n, C), among all centers
+        centers = self.means.reshape(-1, dimension)[place]
         deviations = self.variances.reshape(-1, dimension)[place].sqrt()
-        noise = torch.randn(centres.shape, generator=generator, device=centres.device)
-        return (centres + deviations * noise).flatten(1)
+        noise = torch.randn(centers.shape, generator=generator, device=centers.device)
+        return (centers + deviations * noise).flatten(1)
 
     def log_prob(self, z: Tensor) -> Tensor:  # (n, C * d) -> (..., n)
         """Log-density of points, under each batch item."""
@@ -365,7 +365,7 @@ def part_log_densities(
 
 
 class ContinuousMixtureNetwork(ComponentNetwork):
-    r"""Noise to components: a centre m(c), a weight w(c) and a variance v(c) for each vector c.
+    r"""Noise to components: a center m(c), a weight w(c) and a variance v(c) for each vector c.
 
     Weights are divided by their sum over a draw, so that q integrates to one.
 

@@ -6,8 +6,9 @@ and a row is a sum of entries of that table. The layers then cost the same for a
 Statistics of the layers are exactly those of all rows, weighted by how many have a value.
 
 A network that has learned rows by heart is too sure of others, so scores are drawn toward those of
-the base rate: with a sureness of 1 they stay, with 0 the answer is the share of each class, and in
-between it is the logarithms that are in between. Rows that it has not seen tell how much.
+the base rate: with an inverse temperature of 1 they stay, with 0 the answer is the share of each
+class, and in between it is the logarithms that are in between. Rows that it has not seen tell how
+much.
 """
 
 import math
@@ -27,11 +28,11 @@ __all__ = [
     "Grid",
     "binned_exponents",
     "binned_values",
-    "draw_in",
-    "keep_freed_memory",
-    "likeliest_sureness",
+    "fit_inverse_temperature",
+    "retain_heap",
     "set_binned_statistics",
     "set_row_statistics",
+    "shrink_to_rates",
 ]
 
 # Gaussians are powers of two, which torch computes twice as fast as those of e.
@@ -94,27 +95,27 @@ def _set(norm: nn.BatchNorm1d, parts: Iterable[Tensor]) -> None:  # (n, features
 HALVINGS = 12  # of the interval from 0 to 1
 
 
-def draw_in(scores: Tensor, sureness: Tensor | float, rates: Tensor) -> Tensor:
+def shrink_to_rates(scores: Tensor, inverse_temperature: Tensor | float, rates: Tensor) -> Tensor:
     """Scores between those of the base rates and their own.
 
     Args:
         scores: Logarithms of probabilities, up to a constant, (..., classes).
-        sureness: From 0 to 1.
+        inverse_temperature: From 0 to 1.
         rates: The share of each class, (classes,).
 
     Example:
         >>> even = torch.tensor([0.5, 0.5])
-        >>> draw_in(torch.tensor([0.0, 4.0]), 0.25, even).softmax(0)
+        >>> shrink_to_rates(torch.tensor([0.0, 4.0]), 0.25, even).softmax(0)
         tensor([0.2689, 0.7311])
     """
     base = rates.log()
-    return base + (scores - base) * sureness
+    return base + (scores - base) * inverse_temperature
 
 
-def likeliest_sureness(
+def fit_inverse_temperature(
     scores: Tensor, labels: Tensor, weights: Tensor | None, rates: Tensor
 ) -> Tensor:
-    """The sureness with which labels are most likely, (): their loss is convex in it.
+    """The inverse temperature with which labels are most likely, (): their loss is convex in it.
 
     Args:
         scores: Of rows that were not seen, (..., classes).
@@ -125,8 +126,8 @@ def likeliest_sureness(
     Example:
         >>> scores = torch.tensor([[0.0, 8.0]] * 4)
         >>> labels = torch.tensor([1, 1, 1, 0])  # wrong once in four
-        >>> found = likeliest_sureness(scores, labels, None, torch.full((2,), 0.5))
-        >>> round(float(draw_in(scores[0], found, torch.full((2,), 0.5)).softmax(0)[1]), 3)
+        >>> found = fit_inverse_temperature(scores, labels, None, torch.full((2,), 0.5))
+        >>> round(float(shrink_to_rates(scores[0], found, torch.full((2,), 0.5)).softmax(0)[1]), 3)
         0.75
     """
     base = rates.log()
@@ -147,7 +148,7 @@ BINNED_ROWS_AT_ONCE = 4096  # sums depend on it
 LARGE = 28_000_000  # bytes; a hint of more than 32 MiB would not be taken
 
 
-def keep_freed_memory() -> None:
+def retain_heap() -> None:
     """Let the C library keep what a step frees for the next one, where it is glibc.
 
     It gives large blocks back to the system at once and has to take fresh pages then, which was
@@ -217,7 +218,7 @@ def set_binned_statistics(network: GaussianProduct, grid: Grid, codes: Tensor) -
 
 
 def _exponents(network: GaussianProduct, grid: Grid, track: bool) -> Tensor:  # (E * T, B, K)
-    """What each value of a column adds to the logarithms of the terms."""
+    """Logarithms of the terms that each value of a column contributes."""
     members, count = network.members or 1, len(network.widths)
     y = grid.inputs.repeat(members, 1, 1)
     shares = grid.shares.repeat(members, 1).unsqueeze(1)

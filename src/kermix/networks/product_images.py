@@ -69,12 +69,12 @@ class GaussianProductClassifier(ImageClassifier):
         anchor_grid: The output's anchors are interpolated between those of a grid of this many
             rows and columns; None gives every position its own.
         alpha: See `GaussianOutput`.
-        whitening: Regularization of the ZCA of patches; None only centres and scales them.
+        whitening: Regularization of the ZCA of patches; None only centers and scales them.
         data_anchors: Whether the first layer starts from patches of the training images.
         image_anchors: Whether the anchors of each Gaussian of the output start as the features of
             a training image, so that it measures the distance to that image.
         residual: Whether layers of equal width add to their input.
-        raw_pixels: Whether patches are read as they are, neither whitened nor centred nor scaled.
+        raw_pixels: Whether patches are read as they are, neither whitened nor centerd nor scaled.
         reading: How the norms of (26) and (27) are read: `"element"`, the square of each element,
             or `"vector"`, the distance to a vector for each Gaussian; see
             `kermix.networks.product_layers`.
@@ -188,18 +188,18 @@ class GaussianProductClassifier(ImageClassifier):
             self._output_from(images[chosen[:count].to(images.device)], generator)
 
     def _output_from(self, images: Tensor, generator: torch.Generator) -> None:
-        """Let each Gaussian be centred at an image, with statistics of these images."""
+        """Let each Gaussian be centerd at an image, with statistics of these images."""
         training = self.training
         features = self.train().features(images.to(self.patch_mean.device))
         self.train(training)
         count, _, width = features.shape
         picks = torch.randint(count, (width,), generator=generator).to(features.device)
-        centres = features[picks, :, torch.arange(width, device=features.device)].T  # (T, K)
+        centers = features[picks, :, torch.arange(width, device=features.device)].T  # (T, K)
         sharing = self.output.sharing
         if sharing is not None:
             # In double precision: in single, the rounding differs from run to run.
-            centres = torch.linalg.lstsq(sharing.cpu().double(), centres.cpu().double()).solution
-        self.output.anchors.copy_(centres)
+            centers = torch.linalg.lstsq(sharing.cpu().double(), centers.cpu().double()).solution
+        self.output.anchors.copy_(centers)
 
     def _start_from(self, white: Tensor, generator: torch.Generator) -> None:
         """Directions are patches, anchors the values that other patches have along them."""
@@ -264,7 +264,7 @@ class GaussianProductClassifier(ImageClassifier):
 
     @torch.no_grad()
     def filters(self) -> Tensor:  # (width, C, p, p)
-        """What the first layer multiplies pixels by: its directions, through the whitening."""
+        """The factors of pixels in the first layer: its directions, through the whitening."""
         first = self.layers[0]
         assert isinstance(first, GaussianLayer)
         kernels = first.weight @ self.patch_map.T

@@ -22,9 +22,9 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from kermix.checks import check_option, check_sizes, triton_is_there, working_dtype
+from kermix.checks import check_option, check_sizes, has_triton, working_dtype
 from kermix.errors import ShapeError
-from kermix.kernels.means_compiled import compiler_is_there
+from kermix.kernels.means_compiled import has_compiler
 from kermix.settings import ProductPath
 
 __all__ = [
@@ -58,7 +58,7 @@ def gaussian(u: Tensor, anchors: Tensor) -> Tensor:
 
 def compiles(device: torch.device) -> bool:
     """Whether the pieces are compiled: on a GPU that Triton and a compiler are there for."""
-    return device.type == "cuda" and triton_is_there() and compiler_is_there()
+    return device.type == "cuda" and has_triton() and has_compiler()
 
 
 def gaussian_norm(
@@ -315,7 +315,7 @@ class GaussianLayer(nn.Module):
         return self.after_affine(nn.functional.linear(y, self.weight), at)
 
     def after_affine(self, u: Tensor, at: Tensor | None = None) -> Tensor:  # (B, T, width)
-        """What follows A y, for those who compute that themselves, by a convolution say."""
+        """Map A y, for those who compute that themselves, by a convolution say."""
         of_positions = self.anchors.ndim == 2 + self.vectors
         anchors = self.anchors if at is None or not of_positions else self.anchors[at]
         _check_positions("u", u, anchors, of_positions)

@@ -73,7 +73,7 @@ EPSILON = 1e-2
 
 
 class LayerTensors(NamedTuple):
-    """What a layer of variables is made of; V variables, or members times variables."""
+    """The parameters of a layer of variables; V variables, or members times variables."""
 
     weight: Tensor  # (V, inputs, outputs)
     anchors: Tensor  # (V, outputs)
@@ -308,7 +308,7 @@ class GaussianProduct(nn.Module):
         return torch.einsum("nek,eok->neo", terms, self.coefficients)
 
     def variables(self, x: Tensor | Sequence[Tensor]) -> Tensor:  # -> (n, E * T, widest)
-        """What the first layer takes: the numbers of each variable, of each member."""
+        """The input of the first layer: the numbers of each variable, of each member."""
         if not isinstance(x, Tensor):
             x = torch.cat(list(x), -1)
         total = sum(self.widths)

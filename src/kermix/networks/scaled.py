@@ -48,7 +48,7 @@ def evaluating(network: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-CENTRES_OF_A_DENSITY = 2000
+CENTERS_OF_A_DENSITY = 2000
 CENTRAL_SHARE, REACH = 0.95, 5.0
 ROWS_FOR_QUANTILES = 5000
 FEWEST_WITH_OUTLIERS = 10
@@ -164,7 +164,7 @@ class ScaledModel(nn.Module):
     """A network, its prior and the scale of its data.
 
     Args:
-        network: A mixture network, one of a continuous prior, or a generator of centres (which
+        network: A mixture network, one of a continuous prior, or a generator of centers (which
             needs a prior).
         scaler: The scale of the data.
         prior: Where the noise of a generator comes from.
@@ -194,7 +194,7 @@ class ScaledModel(nn.Module):
 
     @property
     def is_mixture(self) -> bool:
-        """Whether there is a fixed table of components: samples are then centres plus noise."""
+        """Whether there is a fixed table of components: samples are then centers plus noise."""
         return isinstance(self.network, MixtureTable | MixtureNetwork)
 
     @property
@@ -235,16 +235,16 @@ class ScaledModel(nn.Module):
     def mixture(self, generator: torch.Generator | None = None) -> GaussianMixture:
         """The density, in the data's units and float64.
 
-        A generator's density is that of 2000 of its centres, each with the kernel's Gaussian; that
+        A generator's density is that of 2000 of its centers, each with the kernel's Gaussian; that
         of a continuous prior is estimated by 2000 of its components.
         """
         if self.is_mixture or self.is_continuous:
-            return self.scaler.restored_mixture(self._fitted(CENTRES_OF_A_DENSITY, generator))
+            return self.scaler.restored_mixture(self._fitted(CENTERS_OF_A_DENSITY, generator))
         scale = self.scaler.scale
-        centres = self.sample(CENTRES_OF_A_DENSITY, _seeded(generator, scale.device))
-        variance = self.kernel_variance * centres.shape[-1]
-        weights = torch.full_like(centres[:, 0], 1 / len(centres))
-        return GaussianMixture(weights, centres, (variance * scale.square()).expand_as(centres))
+        centers = self.sample(CENTERS_OF_A_DENSITY, _seeded(generator, scale.device))
+        variance = self.kernel_variance * centers.shape[-1]
+        weights = torch.full_like(centers[:, 0], 1 / len(centers))
+        return GaussianMixture(weights, centers, (variance * scale.square()).expand_as(centers))
 
     def _fitted(self, count: int, generator: torch.Generator | None) -> GaussianMixture:
         if not self.is_continuous:
@@ -255,11 +255,11 @@ class ScaledModel(nn.Module):
 
     @torch.no_grad()
     def sample(self, n: int, generator: torch.Generator) -> Tensor:  # (n, d)
-        """Points in the data's units: of a generator the centres, of a mixture plus its noise."""
+        """Points in the data's units: of a generator the centers, of a mixture plus its noise."""
         if self.is_mixture:
             return self.mixture().sample((n,), generator=generator)
         if self.is_continuous:  # other components for every part
-            sizes = [min(CENTRES_OF_A_DENSITY, n - i) for i in range(0, n, CENTRES_OF_A_DENSITY)]
+            sizes = [min(CENTERS_OF_A_DENSITY, n - i) for i in range(0, n, CENTERS_OF_A_DENSITY)]
             drawn = [
                 self.mixture(generator).sample((size,), generator=generator) for size in sizes
             ]

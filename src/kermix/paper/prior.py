@@ -184,7 +184,7 @@ def _densities(
     weights.
     """
     with torch.no_grad(), evaluating(model.network):
-        drawn = model.components(scaled.CENTRES_OF_A_DENSITY, generator)
+        drawn = model.components(scaled.CENTERS_OF_A_DENSITY, generator)
     rows = model.scaler.scaled(data).double()
     wide = widened(drawn, V * rows.shape[1])
     weights = vector_weights(rows, wide, V, nonnegative=True)

@@ -216,7 +216,7 @@ def _check_same_data(trainer: Trainer[Any], run: Run) -> None:
     """Nodes read the data each for itself: they must find the same."""
     if run.ranks[:2] == (1, 1):
         return
-    mine, main = run.config["fingerprint"], trainer.main_says(run.config["fingerprint"])
+    mine, main = run.config["fingerprint"], trainer.broadcast_from_main(run.config["fingerprint"])
     if mine != main:
         raise RankError(
             f"{run.config['data']} is not the same here as on rank 0 (fingerprints {mine} and "

@@ -14,12 +14,12 @@ LARGEST_COORDINATE = 1e120  # its square is finite
 
 @dataclass(frozen=True, eq=False)
 class ColumnScale:
-    """Points are `(row - centre) / spread`, column by column.
+    """Points are `(row - center) / spread`, column by column.
 
     It is a part of a feature map, so whatever takes a sketch takes raw rows beside it.
 
     Args:
-        centre: What is subtracted, shape (d,).
+        center: What is subtracted, shape (d,).
         spread: What is divided by, shape (d,), positive.
 
     Example:
@@ -28,35 +28,35 @@ class ColumnScale:
         tensor([[2., 5.]], dtype=torch.float64)
     """
 
-    centre: Tensor  # (d,)
+    center: Tensor  # (d,)
     spread: Tensor  # (d,)
 
     def __post_init__(self) -> None:
-        dtype = torch.float32 if self.centre.device.type == "mps" else torch.float64
-        for name in ("centre", "spread"):
+        dtype = torch.float32 if self.center.device.type == "mps" else torch.float64
+        for name in ("center", "spread"):
             object.__setattr__(self, name, getattr(self, name).detach().to(dtype))
-        if self.centre.ndim != 1 or self.centre.shape != self.spread.shape:
+        if self.center.ndim != 1 or self.center.shape != self.spread.shape:
             raise ShapeError(
-                f"centre has shape {tuple(self.centre.shape)} and spread "
+                f"center has shape {tuple(self.center.shape)} and spread "
                 f"{tuple(self.spread.shape)}; give one of each per column."
             )
-        if not bool((self.centre.isfinite() & self.spread.isfinite() & (self.spread > 0)).all()):
-            raise VarianceError("centre and spread must be finite, and spread positive.")
+        if not bool((self.center.isfinite() & self.spread.isfinite() & (self.spread > 0)).all()):
+            raise VarianceError("center and spread must be finite, and spread positive.")
 
     def __call__(self, rows: Tensor) -> Tensor:  # (N, d) -> (N, d)
         """The rows in the units of the landmarks, differentiable."""
-        points = (rows.to(self.centre) - self.centre) / self.spread
+        points = (rows.to(self.center) - self.center) / self.spread
         return points.clamp(-LARGEST_COORDINATE, LARGEST_COORDINATE)
 
     def to(self, device: torch.device | str) -> "ColumnScale":
         """The same on another device."""
-        return ColumnScale(self.centre.to(device), self.spread.to(device))
+        return ColumnScale(self.center.to(device), self.spread.to(device))
 
 
 def same_scale(a: ColumnScale | None, b: ColumnScale | None) -> bool:
     """Whether two maps take the same raw columns."""
     if a is None or b is None:
         return a is b
-    return torch.equal(a.centre.cpu(), b.centre.cpu()) and torch.equal(
+    return torch.equal(a.center.cpu(), b.center.cpu()) and torch.equal(
         a.spread.cpu(), b.spread.cpu()
     )

@@ -68,7 +68,7 @@ class FeatureMap(Protocol):
 
     @property
     def parameters(self) -> Tensor:
-        """What defines the map, beside its kernel and scale."""
+        """The tensors that define the map, beside its kernel and scale."""
 
     @property
     def scale(self) -> ColumnScale | None:
@@ -90,7 +90,7 @@ class FeatureMap(Protocol):
 
 
 class OfLandmarks:
-    """What all features have that are kernels with some points, the landmarks."""
+    """The base of features that are kernels with some points, the landmarks."""
 
     landmarks: Tensor  # (r, d)
     _factor: Tensor  # (r, r), of `landmark_factor`
@@ -123,7 +123,7 @@ class OfLandmarks:
 
 
 class NeverSmall:
-    """What features have that do not underflow, wherever the points are."""
+    """The base of features that do not underflow, wherever the points are."""
 
     def scaled(
         self, points: Tensor, weights: Tensor | None = None
@@ -142,7 +142,7 @@ class NystromFeatures(OfLandmarks):
 
     Args:
         landmarks: The points Z, shape (rank, d), in the units after scaling.
-        kernel: The kernel between data and centres, of equal variances.
+        kernel: The kernel between data and centers, of equal variances.
         scale: How raw columns are scaled; None if they are used as they are.
         chosen_from: Sorted keys (`kermix.sketches.landmarks.row_keys`) of the rows that
             landmarks, kernel and scale were chosen from; empty if they depend on no data; None if
@@ -214,7 +214,7 @@ class FourierFeatures(NeverSmall):
 
     Args:
         frequencies: The vectors $\omega_k$, shape (rank / 2, d).
-        kernel: The kernel between data and centres, of equal variances.
+        kernel: The kernel between data and centers, of equal variances.
         scale: How raw columns are scaled; None if they are used as they are.
         chosen_from: As in `NystromFeatures`, empty unless the scale or the variance is that
             of data.
@@ -377,7 +377,7 @@ def fingerprint(features: FeatureMap) -> str:
     if features.kernel.layout is not None:
         tensors.append(torch.tensor(features.kernel.layout, dtype=torch.float64))
     if features.scale is not None:
-        tensors += [features.scale.centre, features.scale.spread]
+        tensors += [features.scale.center, features.scale.spread]
     for tensor in (t.double().cpu() for t in tensors):
         digest.update(str(tuple(tensor.shape)).encode())
         digest.update(tensor.detach().contiguous().numpy().tobytes())
@@ -420,9 +420,9 @@ def _fitting(scale: ColumnScale | None, parameters: Tensor) -> ColumnScale | Non
     """The scale on the device of the parameters, if it has as many columns."""
     if scale is None:
         return None
-    if len(scale.centre) != parameters.shape[-1]:
+    if len(scale.center) != parameters.shape[-1]:
         raise ShapeError(
-            f"scale has {len(scale.centre)} columns and the points have {parameters.shape[-1]}."
+            f"scale has {len(scale.center)} columns and the points have {parameters.shape[-1]}."
         )
     return scale.to(parameters.device)
 
@@ -430,6 +430,6 @@ def _fitting(scale: ColumnScale | None, parameters: Tensor) -> ColumnScale | Non
 def _refuse_unequal_variances(kernel: GaussianKernel) -> None:
     if not kernel.symmetric:
         raise VarianceError(
-            "Features represent one kernel, so data and centres must have the same variance: "
+            "Features represent one kernel, so data and centers must have the same variance: "
             "omit v_q, or use the dual form (samples instead of sketches)."
         )

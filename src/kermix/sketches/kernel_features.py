@@ -118,7 +118,7 @@ def kernel_features(
 
 
 def unit_kernel(kernel: Any, x: Tensor) -> PointKernel:
-    """What a user may give as `kernel=`, with ones on its diagonal; its scale from `x`."""
+    """Make a kernel with ones on its diagonal of one that a user gave; its scale is from `x`."""
     found = as_point_kernel(kernel).fitted(x)
     return found if isinstance(found, NormalizedKernel) else NormalizedKernel(found)
 

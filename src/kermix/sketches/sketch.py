@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from kermix.checks import check_samples, check_weights
 from kermix.errors import DeviceError, ShapeError, SketchError, WeightError
-from kermix.files import read_sealed, write_sealed
+from kermix.files import read_checksummed, write_checksummed
 from kermix.kernels.distances import Layout
 from kermix.kernels.gaussian import GaussianKernel
 from kermix.kernels.mixed import MixedKernel
@@ -43,7 +43,7 @@ ROUNDING = 8.0  # roundings of a moment, relative to its trace
 
 
 class Moments(NamedTuple):
-    """What a cost needs to know of a set of samples.
+    """The moments of a set of samples that the costs need.
 
     Mean and second moment are to be multiplied by `exp(log_scale)` and `exp(2 log_scale)`.
     """
@@ -92,7 +92,7 @@ class SketchedFile:
 
 @dataclass(frozen=True)
 class Origin:
-    """What a sketch of files knows of them. How columns are scaled is part of its feature map."""
+    """The files that a sketch was made of. How columns are scaled is part of its feature map."""
 
     columns: tuple[str, ...]
     files: tuple[SketchedFile, ...] = ()
@@ -333,7 +333,7 @@ def _where(a: Sketch, b: Sketch) -> str:
     scales = [s.feature_map.scale for s in (a, b)]
     if any(scale is None for scale in scales):
         return " (one of them not at all)"
-    pairs = [torch.stack([s.centre, s.spread]).cpu() for s in scales if s is not None]
+    pairs = [torch.stack([s.center, s.spread]).cpu() for s in scales if s is not None]
     if pairs[0].shape != pairs[1].shape:
         return ""
     first = int((pairs[0] != pairs[1]).any(0).nonzero()[0])
@@ -355,7 +355,7 @@ def sample_moments(feature_map: FeatureMap, points: Tensor, weights: Tensor | No
 def sample_sums(
     feature_map: FeatureMap, points: Tensor, weights: Tensor | None
 ) -> tuple[FeatureSums, Tensor]:
-    """What moments are made of, and the logarithm of the features' scale.
+    """Sums that moments are made from, and the logarithm of the features' scale.
 
     It can be added over sets of points, of which one may be empty, if the scales agree.
     """
@@ -406,7 +406,7 @@ DAMAGES = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeErr
 
 
 class StoredSketch(NamedTuple):
-    """What a file of a sketch holds."""
+    """The features, the header and the numbers that a file of a sketch has."""
 
     features: FeatureMap
     header: dict[str, Any]
@@ -442,10 +442,10 @@ def write_sketch(
         header["layout"] = list(features.kernel.layout)
     tensors = {"parameters": features.parameters, **numbers}
     if features.scale is not None:
-        tensors |= {"centre": features.scale.centre, "spread": features.scale.spread}
+        tensors |= {"center": features.scale.center, "spread": features.scale.spread}
     if features.chosen_from is not None:
         tensors["chosen_from"] = features.chosen_from
-    write_sealed(path, tensors, json.dumps(header), MISSING)
+    write_checksummed(path, tensors, json.dumps(header), MISSING)
 
 
 def read_sketch(path: Path, device: torch.device | str) -> StoredSketch:
@@ -453,7 +453,7 @@ def read_sketch(path: Path, device: torch.device | str) -> StoredSketch:
     if not path.is_file():
         raise SketchError(f"{path}: there is no such file.")
     try:
-        found, header = read_sealed(path, MISSING)
+        found, header = read_checksummed(path, MISSING)
     except ValueError as error:
         raise SketchError(f"{path}: damaged, or not a sketch ({error}).") from None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
@@ -483,7 +483,7 @@ def _map_of(header: dict[str, Any], tensors: dict[str, Tensor]) -> FeatureMap:
         codes, mismatch, columns = header["layout"]
         kernel = MixedKernel(header["variances"], Layout(int(codes), mismatch, int(columns)))
     features = GAUSSIAN_MAPS[header["features"]](tensors["parameters"], kernel)
-    scale = ColumnScale(tensors["centre"], tensors["spread"]) if "centre" in tensors else None
+    scale = ColumnScale(tensors["center"], tensors["spread"]) if "center" in tensors else None
     features = replace(features, scale=scale, chosen_from=tensors.get("chosen_from"))
     if fingerprint(features) != header.get("fingerprint"):
         raise ValueError(FOREIGN_MAP)

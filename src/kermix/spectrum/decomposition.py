@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from kermix.checks import check_option, check_samples, check_sizes, values_are_readable
+from kermix.checks import check_option, check_samples, check_sizes, is_concrete
 from kermix.costs.components import ComponentStatistics, log_unit_gram, points_as_components
 from kermix.costs.functions import set_statistics
 from kermix.costs.points import Kernel, Numerics, PointStatistics, SetStatistics, WeightedSet
@@ -303,11 +303,11 @@ def _divided(side: Side) -> Tensor:  # (N, k)
 
 def unit_gaussians(
     points: Tensor,  # (M, d)
-    centres: Tensor,  # (N, d)
+    centers: Tensor,  # (N, d)
     variance: float,
     per_dimension: bool = True,
 ) -> Tensor:  # (M, N)
-    r"""Gaussians of unit $L_2$ norm at the centres, evaluated at the points.
+    r"""Gaussians of unit $L_2$ norm at the centers, evaluated at the points.
 
     Their inner products are the kernel: $\int f_i f_j \, dX = K_{2v}(y_i, y_j)$. This is the
     half-variance root of the kernel in $C = \mathrm{diag}(\sqrt p) K_{half}$, Eq. (20).
@@ -320,7 +320,7 @@ def unit_gaussians(
     spread = variance * (d if per_dimension else 1)
     terms = GaussianKernel(variance / 2, per_dimension=per_dimension).cross_terms(d)
     log_constant = -d / 4 * math.log(math.pi * spread)
-    return gram_matrix(points, centres, terms, points.dtype) * math.exp(log_constant)
+    return gram_matrix(points, centers, terms, points.dtype) * math.exp(log_constant)
 
 
 def _mixture_density(at: Tensor, side: Side, per_dimension: bool) -> Tensor:  # (M,)
@@ -469,7 +469,7 @@ def _statistics(
 def _check_density(name: str, density: Tensor, points: int, cell: float) -> None:
     if density.shape != (points,):
         raise ShapeError(f"{name} has shape {tuple(density.shape)} for {points} grid points.")
-    if values_are_readable(density) and not 0.9 < float(density.sum() * cell) < 1.1:
+    if is_concrete(density) and not 0.9 < float(density.sum() * cell) < 1.1:
         raise OptionError(
             f"{name} integrates to {float(density.sum() * cell):.3g} over the grid, not to 1: is "
             "the cell right, and does the grid cover the density?"

@@ -15,10 +15,10 @@ from kermix.training.loop import Trainer
 from kermix.training.samples_task import RowTask
 from kermix.training.schedules import VarianceSchedule, automatic_variance
 
-__all__ = ["Split", "build_model", "build_trainer", "held_out_rows", "split_rows"]
+__all__ = ["ROWS_TO_SPLIT", "Split", "build_model", "build_trainer", "held_out_rows", "split_rows"]
 
 HELD_OUT_SHARE, HELD_OUT_ROWS = 0.1, 2000
-ROWS_TO_SPLIT = 20
+ROWS_TO_SPLIT = 20  # a convention: of fewer, none are held out
 NOISE = 10
 
 

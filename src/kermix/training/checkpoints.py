@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kermix.errors import MissingExtraError, RunError
-from kermix.files import read_sealed, whole_file, write_sealed
+from kermix.files import read_checksummed, whole_file, write_checksummed
 
 __all__ = [
     "RunningAverage",
@@ -51,7 +51,7 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensor], content: dict[str, A
     text = json.dumps(content, allow_nan=False)
     if path.stem == "last":
         _keep_as_previous(path)
-    write_sealed(path, tensors, text, MISSING)
+    write_checksummed(path, tensors, text, MISSING)
     return path
 
 
@@ -60,7 +60,7 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not path.is_file():
         raise RunError(f"{path}: there is no such checkpoint.")
     try:
-        return read_sealed(path, MISSING)
+        return read_checksummed(path, MISSING)
     except ValueError as error:
         raise RunError(
             f"{path}: damaged, or not a checkpoint ({error}). {_what_to_do(path)}"
@@ -84,7 +84,7 @@ def _what_to_do(path: Path) -> str:
     for name in SUBSTITUTES.get(path.stem, ()):
         other = path.with_stem(name)
         try:
-            _, content = read_sealed(other, MISSING)
+            _, content = read_checksummed(other, MISSING)
             return (
                 f"To continue, replace it with {other} (step {content['step']}), which is intact."
             )

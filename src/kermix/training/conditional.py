@@ -238,7 +238,7 @@ class ConditionalTask(Task):
         )
 
     def content(self) -> dict[str, Any]:
-        """What it takes to make the model again."""
+        """Numbers from which the model is made again."""
         sizes = [s.location.shape[-1] for s in (self.model.contexts, self.model.targets)]
         return {"kind": KIND, "sizes": sizes, "settings": self.settings.as_json()}
 

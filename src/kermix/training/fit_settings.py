@@ -1,4 +1,4 @@
-"""What a user can choose about a fit of rows: mixtures, and generators of samples."""
+"""Settings of a fit of rows: mixtures, and generators of samples."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, TypeAlias
@@ -85,14 +85,14 @@ class FitSettings(Settings):
         Setting(
             "mixture: a list of components. network: maps fixed noise to components. continuous: "
             "maps new noise to components in each step (the paper's mixture with a prior). "
-            "generator, conv: map noise to centres, one for each noise vector (the paper's "
+            "generator, conv: map noise to centers, one for each noise vector (the paper's "
             "experiments)."
         ),
     ] = "mixture"
     components: Annotated[
         int | None,
         Setting(
-            "Number of components, or of centres in each step of a generator.",
+            "Number of components, or of centers in each step of a generator.",
             least=1,
             unset="128, or one per 10 rows if there are fewer than 1280",
         ),

@@ -126,7 +126,7 @@ class Task(ABC):
         """
 
     def kind(self, step: int) -> Hashable | None:
-        """What a step has in common with others, such that on a GPU one graph stands for all.
+        """The kind of a step: on a GPU one graph stands for all of a kind.
 
         Steps of a kind differ in their `batch`, which is a nest of tensors on the device,
         in the learning rate and in `numbers`. Their `loss` has no other use for the
@@ -136,12 +136,12 @@ class Task(ABC):
         return None
 
     def numbers(self, step: int) -> list[float]:
-        """What a loss takes from `step_numbers`; as many for every step of a training."""
+        """Numbers of a step for the loss, in `step_numbers`; always equally many."""
         return []
 
     @abstractmethod
     def failure(self, step: int) -> str:
-        """What to say when the loss of a step is not finite: where, and what may help."""
+        """The message when the loss of a step is not finite: where, and what may help."""
 
     def begin(self) -> None:
         """Called when a training begins or goes on."""
@@ -156,15 +156,15 @@ class Task(ABC):
         return
 
     def final(self) -> nn.Module | None:
-        """What to write at the end, as `model.safetensors`, if anything."""
+        """Tensors to write at the end, as `model.safetensors`, if any."""
         return None
 
     def content(self) -> dict[str, Any]:
-        """What else a checkpoint says, as JSON."""
+        """Further entries of a checkpoint, as JSON."""
         return {}
 
     def extras(self) -> dict[str, Tensor]:
-        """What else changes during training, by name."""
+        """Further tensors that change during training, by name."""
         return {}
 
     def restore(self, path: Path, tensors: dict[str, Tensor], content: dict[str, Any]) -> None:
@@ -252,7 +252,7 @@ class Trainer(Generic[TaskT]):
 
     @property
     def model(self) -> Any:
-        """What is trained."""
+        """The module that is trained."""
         return self.task.model
 
     @property
@@ -270,8 +270,8 @@ class Trainer(Generic[TaskT]):
         """Whether this process is the one that reports and writes."""
         return self._ranks is None or self._ranks.rank == 0
 
-    def main_says(self, answer: Any) -> Any:
-        """What the main process answers, on all ranks."""
+    def broadcast_from_main(self, answer: Any) -> Any:
+        """The main process's answer, on all ranks."""
         return answer if self._ranks is None else self._fabric.broadcast(answer)
 
     def leave_group(self) -> None:
@@ -415,7 +415,7 @@ class Trainer(Generic[TaskT]):
     ) -> None:
         if self.is_main:
             self._report(loss, kept, on_report)
-        self.task.ended = self.main_says(self.task.ended)
+        self.task.ended = self.broadcast_from_main(self.task.ended)
 
     def _report(
         self, loss: Tensor, kept: Path | None, on_report: Callable[[Row], None] | None
@@ -473,7 +473,7 @@ class Trainer(Generic[TaskT]):
     def load(self, path: Path) -> None:
         """Go on from a checkpoint."""
         # Rank 0 reads: other nodes may not see its files.
-        found = self.main_says(load_checkpoint(path) if self.is_main else None)
+        found = self.broadcast_from_main(load_checkpoint(path) if self.is_main else None)
         tensors, content = found
         with rebuilding(path, tensors):
             self._restore(path, tensors, content)

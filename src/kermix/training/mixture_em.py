@@ -57,7 +57,7 @@ ROUNDING = 4 * torch.finfo(torch.float64).eps
 
 
 class Moments(NamedTuple):
-    """What an expectation step finds: log-densities, and sums weighted by responsibilities."""
+    """The result of an expectation step: log-densities, and sums weighted by responsibilities."""
 
     log_densities: Tensor  # (N,)
     mass: Tensor  # (K,), responsibilities
@@ -400,11 +400,11 @@ def _diagonal_m_step(
     """Means and variances from the moments; a component without points keeps its own."""
     enough = (mass > LEAST_POINTS).unsqueeze(-1)
     weight = mass.clamp(min=LEAST_POINTS).unsqueeze(-1)
-    centre = torch.where(enough, first / weight, means)
-    spread = (second / weight - centre.square()).clamp(min=0)
+    center = torch.where(enough, first / weight, means)
+    spread = (second / weight - center.square()).clamp(min=0)
     if variances.shape[-1] == 1:
         spread = spread.mean(-1, keepdim=True)
-    return centre, torch.where(enough, spread, variances).clamp(min=max(floor, 1e-10))
+    return center, torch.where(enough, spread, variances).clamp(min=max(floor, 1e-10))
 
 
 @torch.no_grad()

@@ -73,7 +73,7 @@ class MixtureColumnScale:
 
     @classmethod
     def of(cls, rows: Tensor, first: int = 0) -> "MixtureColumnScale":  # (N, d)
-        """The scale of these rows, each of them centred before anything is squared.
+        """The scale of these rows, each of them centerd before anything is squared.
 
         Args:
             rows: The rows; missing cells (NaN) do not count.
@@ -88,13 +88,13 @@ class MixtureColumnScale:
         widest = torch.maximum(ordered[-1] - middle, middle - ordered[0])
         constant = widest == 0
         unit = torch.where(constant, 1.0, widest)
-        centred = (ordered - middle) / unit
-        deviation = (centred - centred.mean(0)).square().mean(0).sqrt()
+        centerd = (ordered - middle) / unit
+        deviation = (centerd - centerd.mean(0)).square().mean(0).sqrt()
         scale = torch.where(constant, 1.0, deviation)
         found = torch.zeros_like(constant)
         for tail, width in BULKS:
             low, high = (round(share * (len(rows) - 1)) for share in (tail, 1 - tail))
-            bulk = (centred[high] - centred[low]) / width
+            bulk = (centerd[high] - centerd[low]) / width
             new = ~found & (bulk > 0)
             scale = torch.where(new & (deviation > FAR * bulk), bulk, scale)
             found |= new
@@ -115,7 +115,7 @@ class MixtureColumnScale:
 
     @property
     def log_volume(self) -> float:
-        """What log-densities on this scale have more than those in the columns' units."""
+        """The excess of log-densities on this scale over those in the columns' units."""
         return float(self.scale.log().sum())
 
     def back(self, mixture: GaussianMixture) -> GaussianMixture:
@@ -153,8 +153,8 @@ def one_gaussian(
         tensor([[6.]], dtype=torch.float64)
     """
     mean = values.mean(0)
-    centred = values - mean
-    return shrunk_gaussian(mean, centred.T @ centred / len(values), len(values), shrinkage, kind)
+    centerd = values - mean
+    return shrunk_gaussian(mean, centerd.T @ centerd / len(values), len(values), shrinkage, kind)
 
 
 def shrunk_gaussian(
@@ -234,7 +234,7 @@ class Tried:
 
 
 class MixtureTrials:
-    """What is tried on the folds of some rows."""
+    """Mixtures that are tried on the folds of some rows."""
 
     def __init__(
         self, values: Tensor, components: int | None, generator: torch.Generator, passes: int
@@ -375,15 +375,15 @@ class MixtureTrials:
     def _climb(self, best: Tried) -> None:
         """Other shrinkages and sizes next to the best, until none is better."""
         while True:
-            neighbours = list(self._neighbours(best))
-            if not neighbours:
+            neighbors = list(self._near(best))
+            if not neighbors:
                 return
-            found = max(neighbours, key=lambda t: float(self.gain(t).mean()))
+            found = max(neighbors, key=lambda t: float(self.gain(t).mean()))
             if not self._better(found, best):
                 return
             best = found
 
-    def _neighbours(self, best: Tried) -> Iterable[Tried]:
+    def _near(self, best: Tried) -> Iterable[Tried]:
         seen = {(t.size, t.shrinkage) for t in self.tried if t.kind == best.kind}
         if best.kind in ("low-rank", "full") and self.values.shape[1] > 1:
             at = SHRINKAGES.index(best.shrinkage)

@@ -1,4 +1,4 @@
-"""What one training step minimizes: a cost, by its name, between a batch of data and a draw."""
+"""The loss of a training step: a cost, by its name, between a batch of data and a draw."""
 
 import math
 from collections.abc import Callable

@@ -22,11 +22,11 @@ from kermix.networks.product_binned import (
     ColumnBins,
     Grid,
     binned_values,
-    draw_in,
-    keep_freed_memory,
-    likeliest_sureness,
+    fit_inverse_temperature,
+    retain_heap,
     set_binned_statistics,
     set_row_statistics,
+    shrink_to_rates,
 )
 from kermix.networks.product_rows import GaussianProduct, ProductForm, VariableLayer
 from kermix.settings import BATCH_SIZE, LEARNING_RATE, SEED, Setting, Settings
@@ -96,7 +96,7 @@ class MemberKeeper:
         return torch.where(wide, one.reshape(shape), other.reshape(shape)).view_as(one)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What was kept, by name."""
+        """The best weights and their losses, by name."""
         kept = {f"kept.{number}": tensor for number, tensor in enumerate(self._kept)}
         epoch = torch.tensor(self._epoch)
         found = {"least": self._least, "latest": self._latest, "best": self.best, "epoch": epoch}
@@ -162,14 +162,14 @@ BETAS = (0.9, 0.95)  # a fit is a few hundred steps: torch's 0.999 would still r
 
 @dataclass(frozen=True)
 class FittedTable:
-    """What a fit ends with.
+    """The result of a fit.
 
     Attributes:
         network: The members at their best, on the CPU.
         losses: Mean loss of each epoch on the training rows.
         held_out: Mean loss of each epoch on held-out rows; empty where none were held out.
         best: The epoch, from 1, that each member was best at.
-        sureness: How sure the answers of classifiers may be, from 0 to 1.
+        inverse_temperature: How sure the answers of classifiers may be, from 0 to 1.
         rates: The share of each class among all rows, if there are classes.
     """
 
@@ -177,7 +177,7 @@ class FittedTable:
     losses: list[float]
     held_out: list[float]
     best: list[int]
-    sureness: float
+    inverse_temperature: float
     rates: Tensor
 
 
@@ -261,7 +261,7 @@ class TableTask(Task):
         if device.type != "cpu" or settings.form == "signed" or self._has_more_points_than_rows():
             self._grid = None
         if self._grid is not None:
-            keep_freed_memory()
+            retain_heap()
         self._sum = torch.zeros((), device=device)
         self.rates = self.rates.to(device)
         if self._weights is not None:
@@ -418,17 +418,17 @@ class TableTask(Task):
         """Of classes, as sure as is best: how sure an answer is, is settled at the end."""
         values, targets, weights = self._unseen()
         if self._has_classes:
-            sureness = likeliest_sureness(values, targets, weights, self.rates)
-            values = draw_in(values, sureness, self.rates)
+            inverse_temperature = fit_inverse_temperature(values, targets, weights, self.rates)
+            values = shrink_to_rates(values, inverse_temperature, self.rates)
         losses = self._losses_of(values, targets)
         return losses if weights is None else losses * (weights / weights.mean(0))
 
     @torch.no_grad()
-    def sureness(self) -> float:
+    def inverse_temperature(self) -> float:
         """How sure answers may be, by all rows that were held out."""
         if not self._has_classes or not len(self._held):
             return 1.0
-        return float(likeliest_sureness(*self._unseen(), self.rates))
+        return float(fit_inverse_temperature(*self._unseen(), self.rates))
 
     def _unseen(self) -> tuple[Tensor, Tensor, Tensor | None]:  # (m, E, outputs), (m, E, ...)
         """Each member's values, the targets and the weights of the rows that it holds out."""
@@ -473,13 +473,13 @@ def fit_table(
     task = TableTask(rows, targets, outputs, splits, settings, bins, weights)
     trainer = Trainer(task, device=device)
     trainer.run()
-    history, sureness = trainer.history, task.sureness()
+    history, inverse_temperature = trainer.history, task.inverse_temperature()
     return FittedTable(
         task.model.cpu().eval(),
         [row["loss"] for row in history],
         [row["held_out"] for row in history if "held_out" in row],
         task.best_epochs(len(history)),
-        sureness,
+        inverse_temperature,
         task.rates.cpu(),
     )
 

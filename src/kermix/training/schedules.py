@@ -73,7 +73,7 @@ def automatic_variance(scaled: Tensor, generator: torch.Generator) -> tuple[floa
     """Start and end of the variance, from scaled data (N, d).
 
     The start is the median rule. The end is half the median squared distance to the nearest
-    neighbour among 512 points, so that a batch of this size sees its neighbours in any dimension;
+    neighbour among 512 points, so that a batch of this size sees its neighbors in any dimension;
     not below 0.001, the paper's variance, at which narrow modes are found already.
     """
     rows = torch.randperm(len(scaled), generator=generator, device=scaled.device)

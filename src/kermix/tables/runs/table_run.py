@@ -201,7 +201,7 @@ class TableRun(TrainedTable):
         trainer = Trainer(
             task, self.config["device"], self.config["precision"], devices=devices, nodes=nodes
         )
-        if trainer.main_says(self.last.exists()):
+        if trainer.broadcast_from_main(self.last.exists()):
             trainer.load(self.last)
         return trainer
 

@@ -6,7 +6,7 @@ import torch
 from scipy.optimize import minimize_scalar
 
 import kermix as km
-from internals import draw_in, hold_out_rare, likeliest_sureness
+from internals import fit_inverse_temperature, hold_out_rare, shrink_to_rates
 
 
 def cases(factor: float, count: int = 400, classes: int = 3):
@@ -23,30 +23,30 @@ def test_it_is_the_least_of_the_loss(factor, weighted):
     scores, labels, rates = cases(factor)
     weights = torch.linspace(0.1, 2, len(labels)).double() if weighted else None
 
-    def loss(sureness):
+    def loss(inverse_temperature):
         found = torch.nn.functional.cross_entropy(
-            draw_in(scores, sureness, rates), labels, reduction="none"
+            shrink_to_rates(scores, inverse_temperature, rates), labels, reduction="none"
         )
         return float((found if weights is None else found * weights).sum())
 
     wanted = minimize_scalar(loss, bounds=(0, 1), method="bounded").x
-    found = float(likeliest_sureness(scores, labels, weights, rates))
+    found = float(fit_inverse_temperature(scores, labels, weights, rates))
     assert found == pytest.approx(wanted, abs=1e-3)
 
 
 def test_the_ends_are_reached():
     _, labels, rates = cases(1.0)
     right = 3 * torch.nn.functional.one_hot(labels, 3).double()
-    assert float(likeliest_sureness(right, labels, None, rates)) == 1
-    assert float(likeliest_sureness(-right, labels, None, rates)) == 0
+    assert float(fit_inverse_temperature(right, labels, None, rates)) == 1
+    assert float(fit_inverse_temperature(-right, labels, None, rates)) == 0
 
 
 def test_base_rates_and_scores_themselves():
     scores, _, rates = cases(2.0)
     torch.testing.assert_close(
-        draw_in(scores, 0.0, rates).softmax(1), rates.expand_as(scores).double()
+        shrink_to_rates(scores, 0.0, rates).softmax(1), rates.expand_as(scores).double()
     )
-    torch.testing.assert_close(draw_in(scores, 1.0, rates), scores)
+    torch.testing.assert_close(shrink_to_rates(scores, 1.0, rates), scores)
 
 
 def noise(counts, seed=0):
