@@ -41,6 +41,7 @@ BENCHMARKS = {
     "conditional": "conditional densities, against NGBoost and xgboost-distribution",
     "explore": "the page of kermix explore: time per answer, 20 tabs at once, memory of a tab",
     "regression": "two inverse problems, against a network trained by likelihood",
+    "killed-runs": "every kind of run, killed at 20 moments and resumed: are the weights the same",
     "fuzz": "100,000 random calls of the public functions, against independent references",
     "table1": "classification of MNIST and CIFAR-10, the paper's table, against a CNN",
 }

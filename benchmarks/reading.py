@@ -1,16 +1,22 @@
 """How tables are read: the reader against the one before it, and three engines for its text.
 
-`python -m benchmarks.reading --data FOLDER`: the folder holds tables (`.csv.gz`, `.parquet`),
-among them `flights.parquet`, which is written as CSV first. The reader before is that of commit
-`acf440aa`, whose source git gives.
+`python -m benchmarks.reading --data FOLDER`: the folder holds tables (`.csv.gz`, `.parquet`, and
+`.npz` in `uci`), among them `flights.parquet`, which is written as CSV first. The reader before is
+that of commit `acf440aa`, whose source git gives.
 
 - generated: 500 text files as people write them (`benchmarks.reading_files`), of which is known
   what is in them. A column is right if its cells are those, of the type that they should be.
 - differences: columns and files in which the readers differ, by what they hold, with the reason.
+- forms: 240 files with money, units, dates and codes (`benchmarks.reading_forms`), judged by what
+  their columns are in the end, and whether they are written back to the letter.
 - tables: real tables, read by both; equal means types, cells, notes and how cells are written.
+  Where only one of them reads a table, the error of the other is given.
+- faults: files with a fault each (`tests/table_faults.py`, with `tests` on `PYTHONPATH`), and
+  whether both readers refuse them.
 - engines: all cells as text by Arrow, DuckDB and Polars, with the delimiter and encoding that are
   known. An engine is wrong about a file if a cell differs, or if a ragged row is not refused.
-- speed: seconds to read flights from CSV, typed; by the clock, and of the processors.
+- speed: seconds to read flights from CSV, typed, by one and two threads; by the clock, and of the
+  processors.
 - memory: peak of a process that reads 10,000,000 rows of 10 columns, or flights, in parts.
 """
 
@@ -18,6 +24,7 @@ import argparse
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -28,13 +35,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.quality import default_path, write_record
-from benchmarks.reading_cells import plain
+from benchmarks.reading_cells import plain, timed
 from benchmarks.reading_files import Column, TextFile, generated_files, write_files
+from benchmarks.reading_forms import judged_forms
+from table_faults import FAULTS, write
 
 __all__ = ["main", "measured", "run"]
 
 BEFORE = "acf440aa"
-FILES, REPEATS, MANY_ROWS = 500, 3, 10_000_000
+FILES, FORMS, MANY_ROWS = 500, 240, 10_000_000
 TYPES = {
     "int": ("int64",), "float": ("double",), "bool": ("bool",), "date": ("date32[day]",),
     "clock": ("time32[s]",), "time": ("timestamp[s]", "timestamp[ns]"),
@@ -76,21 +85,32 @@ def measured(folder: Path, quick: bool) -> Iterator[dict[str, list[dict[str, Any
                                _judged("now, in parts", files, parts)]  # fmt: skip
         tables["differences"] = _differences(files, old, new)
         yield tables
-        real = sorted([*folder.glob("*.csv.gz"), *folder.glob("*.parquet")])[
-            : 2 if quick else None
-        ]
+        (work / "forms").mkdir()
+        tables["forms"] = [*judged_forms(20 if quick else FORMS, work / "forms")]
+        yield tables
+        real = sorted([*folder.glob("*.csv.gz"), *folder.glob("*.parquet")])
+        arrays = [Path(f"{path}:features") for path in sorted(folder.glob("uci/*.npz"))]
         flights = _flights(folder, work)
-        both = [_read([*real, flights], work, source) for source in (before, None)]
-        tables["tables"] = [
-            {"table": path.name, "rows": a.get("rows"), "equal": a == b}
-            for path, a, b in zip([*real, flights], *both, strict=True)
-        ]
+        read = [*[*real, *arrays][: 2 if quick else None], flights]
+        both = [_read(read, work, source) for source in (before, None)]
+        tables["tables"] = [_compared(*all_) for all_ in zip(read, *both, strict=True)]
+        yield tables
+        faulty = [write(work / f"fault-{k}-{name}", content)
+                  for k, (name, content, _) in enumerate(FAULTS.values())]  # fmt: skip
+        both = [_read(faulty, work, source) for source in (before, None)]
+        tables["faults"] = [
+            {"fault": what, "refused before": "error" in a, "refused now": "error" in b,
+             "said now": re.search(said, b.get("error", "")) is not None}
+            for (what, (_, _, said)), a, b in zip(FAULTS.items(), *both, strict=True)
+        ]  # fmt: skip
         yield tables
         tables["engines"] = [_engine(name, read, files, paths, flights)
                              for name, read in ENGINES.items()]  # fmt: skip
         yield tables
-        tables["speed"] = [{"reader": name, **_seconds(flights, source)}
-                           for name, source in (("before", before), ("now", None))]  # fmt: skip
+        tables["speed"] = [
+            {"reader": name, "threads": threads, **_seconds(flights, source, threads)}
+            for name, source in (("before", before), ("now", None)) for threads in (1, 2)
+        ]  # fmt: skip
         yield tables
         large = _large(work / "large.csv", 10_000 if quick else MANY_ROWS)
         tables["memory"] = _memory([flights, large])
@@ -255,13 +275,15 @@ def _engine(
         counts[_answer(read, path, file)] += 1
     names = flights.read_text().partition("\n")[0].split(",")
     known = TextFile("flights", b"", ",", "utf-8", "plain", names, [], [])
-    return {"engine": name, **counts, **_timed(lambda: read(flights, known))}
+    return {"engine": name, **counts, **timed(lambda: read(flights, known))}
 
 
 def _answer(read: Callable[[Path, TextFile], Any], path: Path, file: TextFile) -> str:
     try:
         found = read(path, file)
-    except Exception:  # noqa: BLE001
+    except BaseException as error:  # a panic of Polars, too
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
         return "refused although right" if file.columns is not None else "faults refused"
     if file.columns is None:
         return "faults read"
@@ -285,26 +307,22 @@ def _flights(folder: Path, work: Path) -> Path:
     return path
 
 
-def _timed(call: Callable[[], Any]) -> dict[str, float]:
-    import time
-
-    call()
-    found = []
-    for _ in range(REPEATS):
-        wall, used = time.perf_counter(), time.process_time()
-        call()
-        found.append((time.perf_counter() - wall, time.process_time() - used))
-    walls, uses = ([pair[k] for pair in found] for k in (0, 1))
-    return {"wall_s": sorted(walls)[REPEATS // 2], "cpu_s": sorted(uses)[REPEATS // 2]}
+def _compared(path: Path, before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Whether both readers make the same of a table; else in what they differ."""
+    found = {"table": path.name, "rows": now.get("rows"), "equal": before == now}
+    differ = {key for key in {*before, *now} if before.get(key) != now.get(key)}
+    if "error" in differ:
+        return {**found, "differ": "error", "before": before.get("error"), "now": now.get("error")}
+    return {**found, "differ": ", ".join(sorted(differ)), "before": None, "now": None}
 
 
-def _seconds(path: Path, source: Path | None) -> dict[str, float]:
+def _seconds(path: Path, source: Path | None, threads: int) -> dict[str, float]:
     program = (
-        "import json, sys; from benchmarks.reading import _timed\n"
+        "import json, sys; from benchmarks.reading_cells import timed\n"
         "from kermix.data.readers.reading import read_frame\n"
-        "print(json.dumps(_timed(lambda: read_frame(sys.argv[1]))))"
+        "print(json.dumps(timed(lambda: read_frame(sys.argv[1]))))"
     )
-    return _said([sys.executable, "-c", program, str(path)], source)
+    return _said([sys.executable, "-c", program, str(path)], source, threads)
 
 
 def _large(path: Path, rows: int) -> Path:
@@ -340,11 +358,10 @@ def _memory(paths: Sequence[Path]) -> list[dict[str, Any]]:
     return found
 
 
-def _said(command: Sequence[str], source: Path | None) -> dict[str, float]:
+def _said(command: Sequence[str], source: Path | None, threads: int = 2) -> dict[str, float]:
     """What a program prints, as JSON."""
-    answer = subprocess.run(
-        command, capture_output=True, text=True, check=True, env=_environment(source)
-    )
+    own = {**_environment(source), "OMP_NUM_THREADS": str(threads)}
+    answer = subprocess.run(command, capture_output=True, text=True, check=True, env=own)
     found: dict[str, float] = json.loads(answer.stdout)
     return found
 

@@ -11,9 +11,12 @@ import hashlib
 import importlib
 import json
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+REPEATS = 5
 LONG = 20_000  # rows beyond which cells are told by their digest alone; a convention
 
 
@@ -63,7 +66,21 @@ def described(path: str, options: dict[str, Any], batches: bool) -> dict[str, An
             digest = hashlib.sha256(json.dumps(text).encode()).hexdigest()
         found[name] = {"type": str(column.type), "cells": cells, "digest": digest}
     ways = {} if form is None else {n: dict(w) for n, w in form.ways.items()}
-    return {"columns": found, "notes": list(notes), "ways": ways}
+    rows = len(next(iter(columns.values())))
+    return {"rows": rows, "columns": found, "notes": list(notes), "ways": ways}
+
+
+def timed(call: Callable[[], Any]) -> dict[str, float]:
+    """Seconds by the clock, the least of them, and of the processors."""
+    call()
+    found = []
+    for _ in range(REPEATS):
+        wall, used = time.perf_counter(), time.process_time()
+        call()
+        found.append((time.perf_counter() - wall, time.process_time() - used))
+    walls, uses = ([pair[k] for pair in found] for k in (0, 1))
+    return {"wall_s": sorted(walls)[REPEATS // 2], "least_wall_s": min(walls),
+            "cpu_s": sorted(uses)[REPEATS // 2]}  # fmt: skip
 
 
 def _in_batches(path: str, reading: Any) -> tuple[dict[str, Any], list[str], Any]:

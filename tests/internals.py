@@ -71,8 +71,8 @@ if TYPE_CHECKING:
     import kermix.tables.model.sampling as sampling_module
     import kermix.tables.model.table_training as table_training_module
     import kermix.tables.model.training_rows as training_rows_module
-    import kermix.tables.runs.answers as answers_module
     import kermix.tables.runs.table_mixture as table_mixture_module
+    import kermix.tables.runs.table_run as table_run_module
     import kermix.tables.runs.training_data as training_data_module
     import kermix.tables.sketch_files as sketch_files_module
     import kermix.tables.sketch_sampling as sketch_sampling_module
@@ -146,10 +146,11 @@ if TYPE_CHECKING:
     from kermix.explore.session import Explored, explorable, odd_rows
     from kermix.explore.watch import checked, group_names
     from kermix.files import read_checksummed, whole_file, write_array, write_checksummed
-    from kermix.fitting.fit import OF_TABLES, SETTINGS, begin_fit, open_run
-    from kermix.fitting.samples_run import FitRun
+    from kermix.fitting.fit import OF_TABLES, SETTINGS, begin_fit
+    from kermix.fitting.kinds import open_run
+    from kermix.fitting.samples_run import begin_samples
     from kermix.images.augmentation import Augmentation
-    from kermix.images.classifier_run import ClassifyRun
+    from kermix.images.classifier_run import begin_classifier, classifier
     from kermix.images.classifier_settings import (
         ClassifierSettings,
         as_written,
@@ -163,7 +164,7 @@ if TYPE_CHECKING:
         load_classifier,
         orthogonal_factor,
     )
-    from kermix.images.generator_run import ImageRun
+    from kermix.images.generator_run import begin_images
     from kermix.images.generator_settings import ImageSettings
     from kermix.images.generator_training import (
         ImageRows,
@@ -257,7 +258,7 @@ if TYPE_CHECKING:
         write_metrics,
     )
     from kermix.runs.provenance import write_json
-    from kermix.runs.run import Start, equivalent_command
+    from kermix.runs.run import Draw, Run, Start, equivalent_command
     from kermix.runs.train import Stopped, progress_bar
     from kermix.runs.train import complete as train_complete
     from kermix.runs.train import train as train_train
@@ -337,15 +338,20 @@ if TYPE_CHECKING:
     )
     from kermix.tables.model.training_rows import OtherRows, RowStore, TableRows, table_split
     from kermix.tables.model.training_rows import split_rows as training_rows_split_rows
-    from kermix.tables.runs.answers import drawn_parts
     from kermix.tables.runs.conditionals import conditionals_of, strongest_pairs
     from kermix.tables.runs.run_pages import conditional_cards
     from kermix.tables.runs.table_fit import TABLE_SETTINGS, why_table_model
     from kermix.tables.runs.table_mixture import TableMixture, has_densities
     from kermix.tables.runs.table_quality import grouped, judge_samples
-    from kermix.tables.runs.table_run import TableRun
+    from kermix.tables.runs.table_run import drawn_parts, model_so_far
     from kermix.tables.runs.target_fit import split_for_target
-    from kermix.tables.runs.training_data import TableData, form_of, look_at_large, look_through
+    from kermix.tables.runs.training_data import (
+        TableData,
+        form_of,
+        look_at_large,
+        look_through,
+        schema_of,
+    )
     from kermix.tables.sketch_sampling import typed_sample
     from kermix.training.build import Split, build_model, build_trainer
     from kermix.training.build import split_rows as build_split_rows

@@ -15,9 +15,10 @@ from typer.testing import CliRunner
 
 from internals import (
     Augmentation,
-    ClassifyRun,
     Start,
     app,
+    begin_classifier,
+    classifier,
     load_checkpoint,
     load_labelled,
     open_run,
@@ -88,7 +89,7 @@ def test_run_folder_holds_everything(digits):
     }  # fmt: skip
     rows = table(digits / "metrics.csv")
     assert [row["epoch"] for row in rows] == list("1234")
-    assert isinstance(open_run(digits), ClassifyRun)
+    assert open_run(digits).kind.name == "classify"
     result = json.loads((digits / "result.json").read_text())
     assert result["test_accuracy"] > 0.8
     assert float(rows[-1]["test_accuracy"]) == pytest.approx(result["test_accuracy"])
@@ -110,10 +111,10 @@ def test_report_page(digits):
 
 
 def test_the_command_of_the_report_repeats_the_run(squares, tmp_path):
-    arguments = ClassifyRun.open(squares).command().split()[1:]
+    arguments = open_run(squares).command().split()[1:]
     again = tmp_path / "again"
     assert kermix(*arguments, "--out", again).exit_code == 0
-    assert ClassifyRun.open(again).settings == ClassifyRun.open(squares).settings
+    assert open_run(again).settings == open_run(squares).settings
     first, _ = load_checkpoint(squares / "checkpoint" / "model.safetensors")
     second, _ = load_checkpoint(again / "checkpoint" / "model.safetensors")
     assert all(value.equal(second[name]) for name, value in first.items())
@@ -145,7 +146,7 @@ def test_one_picture_is_printed(squares, pictures):
 
 def test_arrays_and_idx_files_give_what_the_network_says(digits, tmp_path):
     test = load_labelled("digits", "test")
-    images, trained = test.images[:30], ClassifyRun.open(digits).classifier()
+    images, trained = test.images[:30], classifier(open_run(digits))
     expected = trained.probabilities(torch.from_numpy(images))
     header = bytes([0, 0, 8, 3]) + b"".join(n.to_bytes(4, "big") for n in (30, 8, 8))
     (tmp_path / "x-ubyte.gz").write_bytes(gzip.compress(header + images.tobytes()))
@@ -186,7 +187,7 @@ def test_a_folder_that_is_called_like_a_set_does_not_hide_it(tmp_path, monkeypat
     (tmp_path / "digits").mkdir()
     result = kermix("classify", *SMALL, "--epochs", 1, "--out", "run")
     assert "1 epoch of" in result.output
-    assert ClassifyRun.open(Path("run")).config["data"] == "digits"
+    assert open_run(Path("run")).config["data"] == "digits"
     monkeypatch.chdir("/")
     assert kermix("resume", tmp_path / "run").exit_code == 0
 
@@ -264,7 +265,7 @@ def test_sets_of_two_sizes_are_refused_before_a_folder_is_made(tmp_path):
     settings = suited_settings("digits", "gaussian-product", 3, 1437, 8)
     start = Start(["kermix", "classify", "digits"])
     with pytest.raises(ShapeError, match=r"held-out images \(1, 6, 8\)"):
-        ClassifyRun.create(tmp_path / "run", "digits", *images.values(), settings, start)
+        begin_classifier(tmp_path / "run", "digits", tuple(images.values()), settings, start)
     assert not (tmp_path / "run").exists()
 
 
@@ -329,7 +330,7 @@ def test_the_cnn_has_a_run_too(pictures, tmp_path):
     result = kermix("classify", pictures, "--model", "cnn", "--epochs", 1, "--no-augment",
                     "--out", run)  # fmt: skip
     assert result.exit_code == 0, result.output
-    assert ClassifyRun.open(run).settings.shift == 0
+    assert open_run(run).settings.shift == 0
     assert "Patch filters" not in (run / "report.html").read_text()
 
 

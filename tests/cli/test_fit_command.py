@@ -17,13 +17,14 @@ from typer.testing import CliRunner
 
 from internals import (
     BUILT_IN,
-    FitRun,
+    Run,
     app,
     begin_folder,
     lasting_source,
     load_checkpoint,
     main,
     next_free_folder,
+    open_run,
 )
 from internals import build_split_rows as split_rows
 from kermix.errors import KermixError, RunError, TrainingError
@@ -131,7 +132,7 @@ def test_sample_and_score(moons, tmp_path):
     result = kermix("score", moons, tmp_path / "s.csv", "-o", tmp_path / "log.npy")
     assert result.exit_code == 0
     from_file = np.load(tmp_path / "log.npy")[:, 0]
-    direct = FitRun.open(moons).model().log_prob(FitRun.open(moons).sample(7, 0))
+    direct = open_run(moons).model().log_prob(open_run(moons).sample(7, 0))
     np.testing.assert_allclose(from_file, direct.numpy())
     with pytest.raises(RunError, match="exists"):
         kermix("sample", moons, "-o", tmp_path / "s.npy")
@@ -234,7 +235,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
 def test_ctrl_c_around_the_steps_says_how_to_go_on(moment, tmp_path, monkeypatch):
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(FitRun, moment, lambda *a: signal.raise_signal(signal.SIGINT))
+        patch.setattr(Run, moment, lambda *a: signal.raise_signal(signal.SIGINT))
         result = kermix("fit", "moons", *SHORT, "--rows", 100, "--out", run)
     assert result.exit_code == 130
     assert f"Stopped. To continue:\n  kermix resume {run}" in result.output
@@ -261,7 +262,7 @@ def test_too_many_samples_are_refused_in_one_line(moons, tmp_path, monkeypatch, 
 
 
 def test_ctrl_c_elsewhere_says_that_it_was_heard(moons, tmp_path, monkeypatch):
-    monkeypatch.setattr(FitRun, "sample", lambda *a: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(Run, "sample", lambda *a: signal.raise_signal(signal.SIGINT))
     result = kermix("sample", moons, "-o", tmp_path / "s.npy")
     assert result.exit_code == 130
     assert result.stderr == "Stopped.\n"
@@ -340,7 +341,7 @@ def test_one_gaussian_is_beside_the_fit(gap, better, tmp_path):
     options = ("--steps", 30, "--refine-steps", 80, "--components", 4, "--model", "mixture")
     result = kermix("fit", path, *options, "--out", tmp_path / "run")
     assert result.exit_code == 0, result.output
-    split = split_rows(torch.tensor(rows), FitRun.open(tmp_path / "run").settings.seed)
+    split = split_rows(torch.tensor(rows), open_run(tmp_path / "run").settings.seed)
     train, held = split.train.numpy(), split.held_out.numpy()
     law = multivariate_normal(train.mean(0), np.cov(train.T))
     page = (tmp_path / "run" / "report.html").read_text()

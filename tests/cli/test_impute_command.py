@@ -51,7 +51,7 @@ def write(path, lines, end="\n"):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, undrawn_in_module):
+def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("storms")
     write(place / "storms.csv", messy())
     kermix("fit", place / "storms.csv", *TINY, "--kind", "remark=text", "--out", place / "run")

@@ -106,7 +106,7 @@ def test_samples_of_conditions_and_samples_far_from_the_data_have_ids_too(folder
 def test_ids_do_not_depend_on_how_many_are_drawn_at_a_time(folder, monkeypatch):
     run = open_run(folder / "run")
     whole = run.sample(700, seed=3)
-    monkeypatch.setattr("internals.answers_module.network_rows_at_once", lambda network: 32)
+    monkeypatch.setattr("internals.table_run_module.network_rows_at_once", lambda network: 32)
     parts = [part.to_pandas() for part in run.sample_parts(700, seed=3)]
     assert len(parts) > 1
     joined = pd.concat(parts, ignore_index=True)

@@ -129,7 +129,7 @@ def test_options_of_reading_are_refused_where_nothing_is_read(odd):
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory, undrawn_in_module):
+def runs(tmp_path_factory):
     """A run of the table model, and one of a mixture."""
     place = tmp_path_factory.mktemp("runs")
     table().to_csv(place / "0.csv", index=False, **ODD)

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from commands import kermix
-from internals import TableRun, closest_distances, load_checkpoint
+from internals import closest_distances, load_checkpoint, open_run, schema_of
 from kermix.errors import (
     KermixError,
     OptionError,
@@ -99,9 +99,9 @@ def test_plain_numbers_go_to_a_mixture_and_that_is_said(tmp_path):
 def test_samples_keep_away_from_the_data(folder, tmp_path):
     options = ("sample", folder / "run", "-n", 60, "-o")
     kermix(*options, tmp_path / "away.csv", "--deduplicate", "--min-distance", "0.1")
-    run = TableRun.open(folder / "run")
-    drawn = run.schema.encode(tmp_path / "away.csv", extra=True)
-    assert closest_distances(run.schema, drawn, run.dataset().encoded).min() >= 0.1 - 1e-4
+    run = open_run(folder / "run")
+    drawn = schema_of(run).encode(tmp_path / "away.csv", extra=True)
+    assert closest_distances(schema_of(run), drawn, run.dataset().encoded).min() >= 0.1 - 1e-4
     with pytest.raises(OptionError, match="min_distance=0"):
         kermix(*options, tmp_path / "none.csv", "--min-distance", "0")
     with pytest.raises(OptionError, match="still nearer than min_distance=40"):

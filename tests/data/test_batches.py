@@ -134,6 +134,31 @@ def test_a_code_far_down_a_long_file_makes_text_of_its_column(small_pieces, tmp_
     assert {str(t.schema.field("m").type) for t in tables} == {"string"}
 
 
+@pytest.mark.parametrize(
+    ("cell", "kind"),
+    [
+        ("15:57", "time32[s]"),
+        ("true", "bool"),
+        ("1,234.5", "double"),
+        ("2020-01-05", "date32[day]"),
+    ],
+)
+def test_a_block_of_gaps_alone_has_the_type_of_the_others(cell, kind, small_pieces, tmp_path):
+    path = tmp_path / "long.csv"
+    path.write_text("n;m\n" + f"x;{cell}\n" * 900 + "x;-\n" * 900 + f"x;{cell}\n" * 9)
+    files = open_files([str(path)], typed=True)
+    tables = [t for part in files.parts for t, _ in part.tables()]
+    assert {str(t.schema.field("m").type) for t in tables} == {kind}
+    assert sum(t.column("m").null_count for t in tables) == 900
+
+
+def test_truth_values_in_two_spellings_are_text_wherever_they_begin(small_pieces, tmp_path):
+    path = tmp_path / "long.csv"
+    path.write_text("n,m\n" + "x,0\nx,1\n" * 900 + "x,true\nx,false\n" * 900)
+    (first, *_) = open_files([str(path)], typed=True).parts
+    assert str(next(first.tables())[0].schema.field("m").type) == "string"
+
+
 @pytest.mark.parametrize("typed", [True, False])
 def test_a_word_far_down_a_long_file_is_named_with_its_line(typed, small_pieces, tmp_path):
     path = tmp_path / "long.csv"

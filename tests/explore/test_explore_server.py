@@ -29,7 +29,17 @@ from explore_cases import (
     settled,
     told,
 )
-from internals import Address, Explored, Server, app, begin_fit, explorable, free_socket, open_run
+from internals import (
+    Address,
+    Explored,
+    Server,
+    app,
+    begin_fit,
+    explorable,
+    free_socket,
+    model_so_far,
+    open_run,
+)
 from internals import sampling_module as drawing
 from internals import watch_module as fitting
 from kermix.errors import KermixError, OptionError, RunError
@@ -362,7 +372,7 @@ def test_a_fit_is_stopped_and_kept_or_saved(text, state, tmp_path, monkeypatch):
         with pytest.raises(RunError, match="kermix resume"):
             Explored.open(run.folder)
     # What was seen so far can be looked at, and a training can go on, either way.
-    so_far = run.model_so_far()
+    so_far = model_so_far(run)
     assert so_far.n_iter_ < 4000
     assert len(so_far.sample(3)) == 3
 

@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 import kermix as km
-from internals import FitRun, app, load_checkpoint, open_run
+from internals import app, load_checkpoint, open_run
 from kermix.errors import OptionError, RunError, ShapeError, TableError
 
 SHORT = {
@@ -39,7 +39,7 @@ def test_same_run_as_the_command(tmp_path):
     command = ["fit", str(tmp_path / "rows.npy"), "--out", str(tmp_path / "shell")]
     result = CliRunner().invoke(app, [*command, "--device", "cpu", *options])
     assert result.exit_code == 0, result.output
-    shell = FitRun.open(tmp_path / "shell")
+    shell = open_run(tmp_path / "shell")
     for name, tensor in weights(shell).items():
         assert torch.equal(tensor, weights(run)[name]), name
     ignored = {"environment", "command"}
@@ -125,7 +125,7 @@ def test_images_of_rows_keep_root_and_size(tmp_path):
         Image.fromarray(values).save(tmp_path / "images" / f"{k}.png")
     short = {k: v for k, v in SHORT.items() if "refine" not in k}
     run = km.fit(tmp_path / "images", size=8, out=tmp_path / "run", device="cpu", **short)
-    assert isinstance(run, FitRun)
+    assert run.kind.name == "fit"
     assert run.options == {"size": 8}
     assert run.dataset().image == (1, 8, 8)
 

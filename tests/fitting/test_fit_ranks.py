@@ -20,7 +20,16 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import rank_checks
-from internals import FitRun, FitSettings, Start, build_trainer, launch, load, load_checkpoint
+from internals import (
+    FitSettings,
+    Start,
+    begin_samples,
+    build_trainer,
+    launch,
+    load,
+    load_checkpoint,
+    open_run,
+)
 from internals import build_split_rows as split_rows
 from internals import train_train as train
 from kermix.errors import OptionError
@@ -125,7 +134,7 @@ def test_ranks_of_torchs_own_agent(tmp_path):
         elastic_launch(config, run_command)("fit", *TORCHRUN, "--out", str(tmp_path / "run"))
     printed = [path.read_text() for path in (tmp_path / "logs").rglob("stdout.log")]
     assert sorted(text.count("report:") for text in printed) == [0, 1]
-    assert FitRun.open(tmp_path / "run").ranks == (2, 1, "shard")
+    assert open_run(tmp_path / "run").ranks == (2, 1, "shard")
 
 
 @pytest.mark.slow
@@ -144,7 +153,7 @@ def test_torchrun(tmp_path):
     )
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("report:") == 1
-    assert FitRun.open(tmp_path / "run").ranks == (2, 1, "shard")
+    assert open_run(tmp_path / "run").ranks == (2, 1, "shard")
 
 
 def test_nodes_meet(tmp_path):
@@ -167,7 +176,7 @@ def test_a_run_from_python(tmp_path):
     settings = FitSettings(components=4, steps=4, refine_steps=0, batch_size=8)
     options = {"rows": 200}
     start = Start(["kermix", "fit", "moons"], devices=2)
-    run = FitRun.create(tmp_path / "run", "moons", dataset, settings, start, options)
+    run = begin_samples(tmp_path / "run", "moons", dataset, settings, start, options)
     outcome = train(run, dataset)
     assert outcome.finished
     assert outcome.step == 4

@@ -13,7 +13,7 @@ from PIL import Image
 
 import kermix as km
 from commands import kermix
-from internals import Stopped, begin_fit, lasting_source, load_checkpoint, open_run
+from internals import Stopped, begin_fit, lasting_source, load_checkpoint, open_run, schema_of
 from internals import train_complete as complete
 from kermix.errors import OptionError, RunError
 
@@ -212,7 +212,7 @@ def test_a_config_that_lacks_a_fact_is_refused_in_one_sentence(table_run, tmp_pa
         file = run.folder / "config.json"
         whole = json.loads(file.read_text())
         always = ("kind", "data", "options", "settings", "device", "precision", "fingerprint")
-        for name in (*always, *run.facts):
+        for name in (*always, *run.kind.facts):
             file.write_text(json.dumps({k: v for k, v in whole.items() if k != name}))
             with pytest.raises(RunError, match=f"damaged, or from another version.*{name}"):
                 open_run(run.folder)
@@ -236,7 +236,7 @@ def test_settings_schema_and_model_are_read_once_until_training_goes_on(kind, he
     ask = (lambda: run.score(data)) if kind == "rows" else (lambda: run.score(data, orders=1))
     first = np.asarray(ask())
     assert run.settings is run.settings
-    assert kind == "rows" or run.schema is run.schema
+    assert kind == "rows" or schema_of(run) is schema_of(run)
     assert run.trained_model() is run.trained_model()
     assert run.model() is not run.model(), "a copy is the caller's own"
     other = km.fit(data, out=tmp_path / "other", **{**options, "seed": 5})
@@ -264,7 +264,7 @@ def test_kinds_that_a_fit_was_told_hold_for_all_that_is_asked_of_it(tmp_path):
     said = [word for name, kind in KINDS.items() for word in ("--kind", f"{name}={kind}")]
     words = ["--width", 16, "--blocks", 1, "--steps", 20, "--device", "cpu", "--out"]
     kermix("fit", path, *said, *words, run)
-    schema = open_run(run).schema
+    schema = schema_of(open_run(run))
     assert {name: schema[name].kind for name in KINDS} == KINDS
     kermix("resume", run)
     kermix("score", run, path, "-o", tmp_path / "s.npy")

@@ -11,7 +11,7 @@ from PIL import Image
 from test_celeba import write_faces
 from test_fit_command import kermix
 
-from internals import ImageRun, ImageSettings, Start, load_checkpoint, open_run
+from internals import ImageSettings, Start, begin_images, load_checkpoint, open_run
 from internals import generator_run_module as image_run
 from kermix.errors import OptionError, RunError
 
@@ -78,7 +78,7 @@ def test_run_folder_of_images_holds_everything(fitted):
     names = {p.name for p in fitted.iterdir()}
     assert names == {"config.json", "metrics.csv", "checkpoint", "samples", "samples.npz",
                      "report.html"}  # fmt: skip
-    assert isinstance(open_run(fitted), ImageRun)
+    assert open_run(fitted).kind.name == "images"
     saved = np.load(fitted / "samples.npz")
     assert saved["images"].dtype == np.uint8
     assert saved["images"].shape == (image_run.SAMPLES, 3, 16, 16)
@@ -183,24 +183,24 @@ def test_folder_of_mixed_sizes_and_modes(tmp_path):
 
 
 def test_stopped_run_of_images_goes_on_to_the_same_end(fitted, squares, tmp_path):
-    run = ImageRun.create(
-        tmp_path / "run", str(squares), ImageRun.open(fitted).dataset(),
-        ImageRun.open(fitted).settings, Start(["kermix", "fit"], device="cpu"),
+    run = begin_images(
+        tmp_path / "run", str(squares), open_run(fitted).dataset(),
+        open_run(fitted).settings, Start(["kermix", "fit"], device="cpu"),
         options={"size": 16},
     )  # fmt: skip
     trainer = run.trainer(run.dataset())
     assert not run.train(trainer, should_stop=lambda: trainer.step == 11)
     result = kermix("resume", run.folder)
     assert result.exit_code == 0, result.output
-    whole, again = (load_checkpoint(r.last)[0] for r in (ImageRun.open(fitted), run))
+    whole, again = (load_checkpoint(r.last)[0] for r in (open_run(fitted), run))
     for name, tensor in whole.items():
         np.testing.assert_allclose(again[name], tensor, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 def test_changed_data_are_noticed(fitted, squares, tmp_path):
-    run = ImageRun.open(fitted)
+    run = open_run(fitted)
     other = write_squares(tmp_path / "shapes", count=11)
-    moved = ImageRun(run.folder, {**run.config, "data": str(other)})
+    moved = replace(run, config={**run.config, "data": str(other)})
     with pytest.raises(RunError, match="has changed"):
         moved.dataset()
 
@@ -212,8 +212,8 @@ def test_changed_data_are_noticed(fitted, squares, tmp_path):
     [("samples.npz", 14), ("samples/step-000014.png", 13)],
 )
 def test_full_disk_keeps_the_checkpoint(name, step, fitted, tmp_path):
-    run = ImageRun.open(fitted)
-    fresh = ImageRun(tmp_path, run.config)
+    run = open_run(fitted)
+    fresh = replace(run, folder=tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(run.config))
     trap = tmp_path / f"{name}.{os.getpid()}.part"
     trap.parent.mkdir(exist_ok=True)

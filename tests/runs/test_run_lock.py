@@ -10,7 +10,7 @@ import pytest
 from filelock import FileLock
 from typer.testing import CliRunner
 
-from internals import app, is_held, locked_run
+from internals import Run, app, is_held, locked_run
 from kermix.errors import KermixError, RunError
 from processes import Process, command
 
@@ -123,8 +123,7 @@ def test_other_kinds_of_run_are_held_too(kind, tmp_path, monkeypatch):
         refused.append(kind)
         return False
 
-    monkeypatch.setattr("internals.generator_run_module.ImageRun.train", train)
-    monkeypatch.setattr("internals.classifier_run_module.ClassifyRun.train", train)
+    monkeypatch.setattr(Run, "train", train)
     command = ["fit", squares(tmp_path)] if kind == "images" else ["classify", "digits"]
     assert kermix(*command, "--quick", "--out", run).exit_code == 130
     assert refused == [kind]

@@ -114,6 +114,20 @@ def test_an_altered_file_is_read_or_refused_by_its_name(
     assert time.process_time() - begun < 5
 
 
+@pytest.mark.parametrize("seed", [203, 221, 304, 389, 432, 604, 645])
+def test_what_a_network_cannot_hold_together_is_refused_where_it_is_read(
+    seed, model_file, tmp_path
+):
+    """Seen before: these were read, and failed raw when rows were drawn."""
+    tensors, content = altered(*read_checksummed(model_file, ""), seed)
+    path = tmp_path / "altered.safetensors"
+    write_checksummed(path, tensors, json.dumps(content), "")
+    with pytest.raises(
+        errors.RunError, match=r"altered\.safetensors: damaged, or changed by hand"
+    ):
+        km.TableModel.load(path)
+
+
 @pytest.mark.parametrize(
     "size", [{"blocks": HUGE}, {"width": HUGE}, {"members": HUGE}, {"width": 3000, "blocks": 3000}]
 )

@@ -359,3 +359,13 @@ def test_too_few_permutations_are_no_proof_of_likeness(tmp_path):
     assert '<div class="answer">' in page  # in neither color
     small = km.evaluate(x[:60], x[60:] + 50.0, level=0.001, **{**QUICK, "permutations": None})
     assert small.verdict.different
+
+
+def test_repeated_samples_count_once_and_are_said():
+    real, fake = mixed(300, 0), mixed(300, 1)
+    fake = pd.concat([fake, fake.sample(100, random_state=0)])
+    found = km.evaluate(real, fake, permutations=30, rank=20)
+    told = "100 repeated rows in fake count once, as coincidence does not explain them. Apart from"
+    assert found.answer.startswith(told)
+    assert not found.verdict.different
+    assert found.good is False

@@ -10,7 +10,7 @@ import torch
 import kermix as km
 import rank_checks
 from commands import kermix
-from internals import TableRun, launch, load_checkpoint
+from internals import launch, load_checkpoint, open_run
 from kermix.errors import OptionError
 
 TINY = ["--model", "table", "--width", "16", "--blocks", "1", "--learning-rate", "0.01"]
@@ -61,7 +61,7 @@ def table(tmp_path_factory):
 def test_a_command_with_devices_gives_the_run_of_one_process(table, tmp_path):
     for name, devices in (("one", ()), ("two", ("--devices", 2))):
         kermix("fit", table, *TINY, "--steps", 12, *devices, "--out", tmp_path / name)
-    one, two = (TableRun.open(tmp_path / name) for name in ("one", "two"))
+    one, two = (open_run(tmp_path / name) for name in ("one", "two"))
     assert one.ranks == (1, 1, "auto")
     assert two.ranks == (2, 1, "auto")
     assert {p.name for p in one.folder.iterdir()} == {p.name for p in two.folder.iterdir()}

@@ -10,8 +10,6 @@ import pytest
 
 import kermix as km
 from internals import (
-    FitRun,
-    TableRun,
     form_of,
     judge_samples,
     load_checkpoint,
@@ -47,7 +45,7 @@ def run(tmp_path_factory):
 
 
 def test_a_table_with_categories_goes_to_the_table_model(run):
-    assert isinstance(run, TableRun)
+    assert run.kind.name == "table"
     names = {p.name for p in run.folder.iterdir()}
     assert names == {
         "config.json", "metrics.csv", "checkpoint", "schema.json", "data.parquet", "result.json",
@@ -58,7 +56,7 @@ def test_a_table_with_categories_goes_to_the_table_model(run):
         "The table model was chosen because order is a key.",
         "Left out as keys: order.",
     ]
-    assert isinstance(open_run(run.folder), TableRun)
+    assert open_run(run.folder).kind.name == "table"
     assert "--set width=16 --set blocks=1" in run.command()
     lines = (run.folder / "metrics.csv").read_text().splitlines()
     assert lines[0] == "step,loss,metric"
@@ -82,7 +80,7 @@ def test_samples_are_valid(run):
 
 def test_rows_that_are_streamed_are_the_same(run, monkeypatch):
     monkeypatch.setattr("internals.sampling_module.LARGEST_BLOCK", 16)
-    monkeypatch.setattr("internals.answers_module.BLOCKS_AT_ONCE", 2)
+    monkeypatch.setattr("internals.table_run_module.BLOCKS_AT_ONCE", 2)
     parts = list(run.sample_parts(70, seed=3))
     assert [len(p) for p in parts] == [32, 32, 6]
     whole = run.sample(70, seed=3).drop(columns="order")
@@ -270,7 +268,7 @@ def test_which_tables_a_mixture_cannot_stand_for(change, why):
 def test_numbers_stay_with_the_mixture_unless_asked(tmp_path):
     table = pd.DataFrame(np.random.default_rng(0).normal(size=(80, 2)), columns=["a", "b"])
     short = {"steps": 4, "refine_steps": 2, "components": 4, "device": "cpu"}
-    assert isinstance(km.fit(table, out=tmp_path / "1", **short), FitRun)
+    assert km.fit(table, out=tmp_path / "1", **short).kind.name == "fit"
     chosen = km.fit(table, out=tmp_path / "2", columns=["a"], **short)
     assert chosen.config["columns"] == ["a"]
     asked = km.fit(table.to_numpy(), out=tmp_path / "3", model="table", **TINY)

@@ -23,6 +23,7 @@ from internals import (
     look_through,
     open_files,
     open_run,
+    schema_of,
     table_split,
 )
 from internals import table_training_module as table_model
@@ -86,7 +87,7 @@ def run(folder):
 def test_from_disk_is_bit_for_bit_what_memory_gives(run, folder):
     other = km.fit(folder / "orders.parquet", from_disk=False, out=folder / "memory", **TINY)
     assert same(weights(run), weights(other))
-    assert run.schema.to_dict() == other.schema.to_dict() | {"frame": run.schema.frame}
+    assert schema_of(run).to_dict() == schema_of(other).to_dict() | {"frame": schema_of(run).frame}
     told = [json.loads((r.folder / "result.json").read_text()) for r in (run, other)]
     for name in ("log_density", "auc", "copies", "copies_held"):
         assert told[0][name] == pytest.approx(told[1][name], abs=1e-6), name
@@ -225,7 +226,7 @@ def test_what_memory_holds_not_goes_to_disk_by_itself(folder, tmp_path, monkeypa
 def test_csv_files_are_trained_from_disk_too(tmp_path):
     orders().to_csv(tmp_path / "orders.csv", index=False)
     run, _ = trained(tmp_path / "orders.csv", tmp_path / "run")
-    kinds = {c.name: c.kind for c in run.schema.columns}
+    kinds = {c.name: c.kind for c in schema_of(run).columns}
     assert kinds == {"town": "category", "bill": "number", "paid": "number",
                      "rating": "category", "day": "time"}  # fmt: skip
     table = run.sample(50, seed=0)

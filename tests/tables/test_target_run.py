@@ -11,11 +11,11 @@ from scipy.integrate import trapezoid
 import kermix as km
 from commands import kermix
 from internals import (
-    TableRun,
     as_frame,
     begin_fit,
     load_checkpoint,
     open_run,
+    schema_of,
     split_for_target,
 )
 from internals import train_train as train
@@ -60,8 +60,7 @@ def numbers(folder):
 
 def test_the_first_line_of_a_classification_is_its_accuracy(classes):
     run, shown = classes
-    assert isinstance(run, TableRun)
-    assert run.target_alone
+    assert run.kind.name == "target"
     result = json.loads((run.folder / "result.json").read_text())
     first = next(line for line in shown.splitlines() if "test rows" in line)
     assert first.startswith("accuracy")
@@ -189,8 +188,8 @@ def test_nothing_of_the_test_rows_is_in_the_schema(folder, tmp_path):
         tmp_path / "t.csv", out=tmp_path / "run", quick=True, target="kind", target_share=1,
         device="cpu", steps=8, width=16, blocks=1,
     )  # fmt: skip
-    assert run.schema["length"].high < 30
-    assert "roof" not in run.schema["place"].values
+    assert schema_of(run)["length"].high < 30
+    assert "roof" not in schema_of(run)["place"].values
     outcome = train(run, data)
     run.finish(data, outcome)  # an unseen value is left open
     assert json.loads((run.folder / "result.json").read_text())["rows"] == 119
@@ -250,7 +249,7 @@ def test_a_target_alone_is_an_option_of_a_fit_of_any_table(tmp_path):
     assert "--target kind" in run.command()
     assert "--set target_share=1" in run.command()
     some = km.fit(table, out=tmp_path / "some", target="kind", target_share=0.5, **small)
-    assert not some.target_alone
+    assert some.kind.name == "table"
     assert len(some.sample(3)) == 3
 
 

@@ -483,7 +483,7 @@ def test_sets_that_differ_by_little_are_not_left_there():
             break
     nearest = verdict.columns[0]
     assert verdict.interval[1] <= 0.6
-    assert "but by little: a classifier hardly tells their rows apart, with AUC" in str(verdict)
+    assert "but by little: a classifier does not tell their rows apart, AUC" in str(verdict)
     assert verdict.where() == (
         "No column or pair of columns is clearly different by itself; nearest is "
         f"{nearest.column} ({nearest.short}, p = {nearest.pvalue:.2g})."

@@ -208,11 +208,9 @@ def predict(
     """
     check_run(run)
     check_there(data)
-    from kermix.images.classifier_run import ClassifyRun
-    from kermix.images.predictions import predictions
-    from kermix.runs.folder import TABLE, kind_of_run
+    from kermix.runs.folder import CLASSIFY, TABLE, TARGET, check_kind, kind_of_run
 
-    if kind_of_run(run) == TABLE:
+    if kind_of_run(run) in (TABLE, TARGET):
         asked = table_run(run) if device is None else table_run(run).on_device(device)
         predict_table(asked, data, out, target, reading, every=chances, id_column=id_column)
         return
@@ -222,7 +220,11 @@ def predict(
         )
     if out is not None:
         check_output(out, ".csv")
-    found = predictions(ClassifyRun.open(run), data, device or "cpu", every=chances)
+    from kermix.fitting.kinds import open_run
+    from kermix.images.predictions import predictions
+
+    check_kind(run, CLASSIFY)
+    found = predictions(open_run(run), data, device or "cpu", every=chances)
     rows = [list(found.names), *found.rows]
     if out is None:
         text = io.StringIO()

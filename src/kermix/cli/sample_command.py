@@ -1,41 +1,27 @@
 """`kermix sample`."""
 
-import csv
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
+from kermix.cli.options import takes
 from kermix.cli.output import check_output, print_sentence
-from kermix.cli.tables_command import sample_table
+from kermix.cli.tables_command import check_writable, counting, written_path
 from kermix.data.readers.common import counted, listed
-from kermix.errors import OptionError, RunError
-from kermix.files import whole_file, write_array
+from kermix.errors import OptionError
 from kermix.runs.folder import check_run
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from kermix.data.schema.schema import Schema
 
 __all__ = ["sample"]
 
-ROWS = (".npy", ".csv")  # files that rows are written to
+ENDINGS = {"fit": (".npy", ".csv"), "images": (".png", ".npy", ".npz")}  # of tables: any
 
 
-def sample(
-    run: Annotated[Path, typer.Argument(help="Run folder.")],
-    out: Annotated[
-        Path,
-        typer.Option(
-            "-o",
-            "--out",
-            help="Output file: .npy or .csv; for the table model also .csv.gz, .parquet, "
-            ".feather, .jsonl, by default the format of its data; for images .npy, .npz or "
-            ".png.",
-        ),
-    ],
+def _asked(
     n: Annotated[int, typer.Option("-n", help="Number of samples.")] = 1000,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     label: Annotated[str | None, typer.Option(help="Images: name of the class to sample.")] = None,
@@ -67,46 +53,53 @@ def sample(
             "report has the distances of samples and of held-out rows."
         ),
     ] = None,
+) -> dict[str, Any]:
+    """Which samples are drawn: the fields of a `kermix.runs.run.Draw`."""
+    if n < 1:
+        raise OptionError(f"-n {n}: must be at least 1.")
+    return {
+        "n": n, "seed": seed, "label": label, "given": tuple(given or ()),
+        "spreadsheet_safe": spreadsheet_safe, "deduplicate": deduplicate,
+        "min_distance": min_distance,
+    }  # fmt: skip
+
+
+@takes(asked=_asked)
+def sample(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "-o",
+            "--out",
+            help="Output file: .npy or .csv; for the table model also .csv.gz, .parquet, "
+            ".feather, .jsonl, by default the format of its data; for images .npy, .npz or "
+            ".png.",
+        ),
+    ],
+    asked: dict[str, Any],
 ) -> None:
     """Draw samples from a fitted model."""
     check_run(run)
-    from kermix.fitting.fit import open_run
-    from kermix.fitting.samples_run import FitRun
-    from kermix.images.classifier_run import ClassifyRun
-    from kermix.images.generator_run import ImageRun
-    from kermix.tables.runs.table_run import TableRun
+    from kermix.fitting.kinds import open_run
+    from kermix.runs.folder import TABLE
+    from kermix.runs.run import Draw
 
-    if n < 1:
-        raise OptionError(f"-n {n}: must be at least 1.")
-    opened = open_run(run)
-    if not isinstance(opened, TableRun) and (
-        given or spreadsheet_safe or deduplicate or min_distance is not None
-    ):
-        raise OptionError(
-            f"{run}: --given, --spreadsheet-safe, --deduplicate and --min-distance are for the "
-            "table model."
-        )
-    if isinstance(opened, ClassifyRun):
-        raise RunError(
-            f"{run} is a classifier (use kermix predict); only fits of rows or images (kermix "
-            "fit) can be sampled."
-        )
-    if isinstance(opened, ImageRun):
-        check_output(out, ".png", ".npy", ".npz")
-        opened.save_samples(out, n, seed, label)
+    opened, draw = open_run(run), Draw(**asked)
+    opened.check_draw(draw)
+    if opened.kind.name == TABLE:
+        out = written_path(out, opened)
+        check_writable(out)
+        with counting("sample", draw.n) as on_rows:
+            opened.write_samples(out, draw, on_rows)
     else:
-        if label is not None:
-            raise OptionError(f"--label {label}: the run in {run} has no classes.")
-        if isinstance(opened, TableRun):
-            out = sample_table(opened, out, n, seed, given or [], spreadsheet_safe, deduplicate,
-                               min_distance)  # fmt: skip
-        else:
-            check_output(out, *ROWS)
-            assert isinstance(opened, FitRun)
-            _write_rows(out, opened.sample(n, seed).numpy(), opened.config["columns"])
-    Console().print(f"{counted(n, 'sample')} in {out}", highlight=False, soft_wrap=True)
-    if isinstance(opened, TableRun):
-        print_sentence("", "\n".join(_left_empty(opened.schema)))
+        check_output(out, *ENDINGS[opened.kind.name])
+        opened.write_samples(out, draw)
+    Console().print(f"{counted(draw.n, 'sample')} in {out}", highlight=False, soft_wrap=True)
+    if opened.kind.name == TABLE:
+        from kermix.tables.runs.training_data import schema_of
+
+        print_sentence("", "\n".join(_left_empty(schema_of(opened))))
 
 
 def _left_empty(schema: "Schema") -> list[str]:
@@ -116,13 +109,3 @@ def _left_empty(schema: "Schema") -> list[str]:
         if column.comes_back_empty:
             empty.setdefault(column.why_empty, []).append(column.name)
     return [f"{listed(n)} {'is' if len(n) == 1 else 'are'} empty: {w}" for w, n in empty.items()]
-
-
-def _write_rows(path: Path, values: "np.ndarray", columns: list[str]) -> None:
-    if path.suffix.lower() == ".npy":
-        write_array(path, values)
-        return
-    with whole_file(path) as part, part.open("w", newline="") as text:
-        writer = csv.writer(text)
-        writer.writerow(columns)
-        writer.writerows(values.tolist())

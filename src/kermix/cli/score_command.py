@@ -15,15 +15,16 @@ from kermix.cli.tables_command import (
     notes_to,
     read_rows,
     say,
-    table_run,
     write_tables,
 )
 from kermix.data.readers.common import Reading, counted
-from kermix.errors import OptionError, RunError
+from kermix.errors import OptionError
 from kermix.runs.folder import check_run
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from kermix.runs.run import Run
 
 __all__ = ["score"]
 
@@ -58,35 +59,35 @@ def score(
     check_run(run)
     check_there(data)
     import numpy as np
-    from pyarrow import array, table
 
-    from kermix.runs.folder import IMAGES, TABLE, kind_of_run
+    from kermix.fitting.kinds import open_run
 
-    kind = kind_of_run(run)
-    if kind == IMAGES:
-        raise RunError(f"{run}: a model of images has no density to score with.")
+    opened = open_run(run)
+    opened.answer("score")
     if out is not None:
         check_writable(out)
-    if kind == TABLE:
-        named, ids, values = _by_table_model(run, data, reading, id_column, orders)
-    else:
-        if orders is not None:
-            raise OptionError(f"{run}: --orders is for the table model.")
-        named, ids, values = _by_mixture(run, data, reading, id_column)
+    named, ids, values = _scored(opened, data, reading, id_column, orders)
     order = np.argsort(values, kind="stable") if sort else np.arange(len(values))
-    labelled = sort or id_column is not None
-    if out is not None:
-        columns = {named: ids.take(array(order))} if labelled else {}
-        write_tables(out, [table({**columns, "log_density": values[order]})])
-    elif labelled:
-        names = [str(cell) for cell in ids.take(array(order)).to_pylist()]
-        pairs = zip(names, values[order], strict=True)
-        print_lines(csv_lines([[named, "log_density"], *([n, f"{v:.6f}"] for n, v in pairs)]))
-    else:
-        print_lines([f"{value:.6f}" for value in values])
+    _write(out, named, ids.take(order) if sort or id_column is not None else None, values[order])
     say(_mean_of(values))
     if out is not None:
         say(f"Log-densities: {out}")
+
+
+def _write(out: Path | None, named: str, ids: Any, values: "np.ndarray") -> None:
+    """Write densities, or print them, beside what names their rows, if that is asked for."""
+    if out is not None:
+        from pyarrow import table
+
+        columns = {} if ids is None else {named: ids}
+        write_tables(out, [table({**columns, "log_density": values})])
+        return
+    texts = [f"{value:.6f}" for value in values]
+    if ids is None:
+        print_lines(texts)
+    else:
+        names = [str(cell) for cell in ids.to_pylist()]
+        print_lines(csv_lines([[named, "log_density"], *zip(names, texts, strict=True)]))
 
 
 def _mean_of(values: "np.ndarray") -> str:
@@ -103,30 +104,33 @@ def _mean_of(values: "np.ndarray") -> str:
     return f"mean log-density {some.mean():.4f}{error} nats over {rows}{rest}"
 
 
-def _by_table_model(
-    folder: Path, data: str, reading: Reading, id_column: str | None, orders: int | None
+def _scored(
+    run: "Run", data: str, reading: Reading, id_column: str | None, orders: int | None
 ) -> tuple[str, Any, "np.ndarray"]:
     """What names the rows, their names, and the log-density of each."""
-    run = table_run(folder)
-    frame = read_rows(run, data, reading, id_column)
-    named, ids = ids_of(frame, id_column)
-    with counting("score", frame.rows) as on_rows:
-        return named, ids, run.score(frame, orders=orders, on_rows=on_rows)
+    from kermix.runs.folder import TABLE, TARGET
+
+    if run.kind.name in (TABLE, TARGET):
+        frame = read_rows(run, data, reading, id_column)
+        named, ids = ids_of(frame, id_column)
+        with counting("score", frame.rows) as on_rows:
+            return named, ids, run.score(frame, orders=orders, on_rows=on_rows)
+    if orders is not None:
+        raise OptionError(f"{run.folder}: --orders is for the table model.")
+    return _by_mixture(run, data, reading, id_column)
 
 
 def _by_mixture(
-    folder: Path, data: str, reading: Reading, id_column: str | None
+    run: "Run", data: str, reading: Reading, id_column: str | None
 ) -> tuple[str, Any, "np.ndarray"]:
-    """The same of a fit of numbers; of a table with more columns, those of the fit are used."""
+    """The same of a fit of numbers: of a table with more columns, those of the fit are used."""
     import numpy as np
     from pyarrow import array
     from pyarrow import table as arrow_table
 
     from kermix.data.readers.reading import read_frame
     from kermix.data.sources import is_table, load, read_table, table_of_arrow
-    from kermix.fitting.samples_run import FitRun
 
-    run = FitRun.open(folder)
     if not is_table(data):
         if id_column is not None or reading.said():
             raise OptionError(f"{data}: --id and how a table is read are for tables with columns.")

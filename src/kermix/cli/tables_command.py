@@ -18,9 +18,8 @@ from kermix.runs.folder import check_run
 if TYPE_CHECKING:
     from kermix.data.readers.common import CsvForm
     from kermix.data.readers.frames import Frame
-    from kermix.data.schema.schema import Schema
+    from kermix.runs.run import Run
     from kermix.tables.model.distribution import ColumnDistribution
-    from kermix.tables.runs.table_run import TableRun
 
 __all__ = [
     "check_writable",
@@ -31,7 +30,6 @@ __all__ = [
     "notes_to",
     "predict_table",
     "read_rows",
-    "sample_table",
     "say",
     "table_run",
     "write_tables",
@@ -75,7 +73,7 @@ def impute(
     check_run(run)
     check_there(data)
     opened = table_run(run)
-    opened.check_can("impute")
+    fill = opened.answer("impute")
     path = written_path(out, opened)
     paths = [path] if draws is None else [_numbered(path, k + 1) for k in range(draws)]
     for each in paths:
@@ -83,7 +81,7 @@ def impute(
     frame = read_rows(opened, data, reading)
     chosen = split_names(columns)
     with counting("impute", frame.rows * (draws or 1)) as on_rows:
-        found = opened.impute(
+        found = fill(
             frame, columns=chosen, fill_all=fill_all, draws=draws, seed=seed, on_rows=on_rows
         )
     tables = [found] if draws is None else found
@@ -95,7 +93,7 @@ def impute(
 
 
 def _told_of_gaps(
-    run: "TableRun",
+    run: "Run",
     frame: "Frame",
     tables: Sequence[Any],
     chosen: Sequence[str] | None,
@@ -109,7 +107,9 @@ def _told_of_gaps(
     left = {name: counts for name, counts in left.items() if max(counts)}
     if not left:
         return f"{told}."
-    absences = {} if fill_all else run.table_model().absences
+    from kermix.tables.runs.table_run import table_model
+
+    absences = {} if fill_all else table_model(run).absences
     clauses = []
     for name, counts in left.items():
         why = absences.get(name) or _why_left(run, name)
@@ -119,9 +119,11 @@ def _told_of_gaps(
     return f"{told}; left {total} empty: {'; '.join(clauses)}.{more}"
 
 
-def _why_left(run: "TableRun", name: str) -> str:
+def _why_left(run: "Run", name: str) -> str:
     """Why no gap of a column is filled, though its rows do not say so."""
-    kinds = {column.name: column for column in run.schema.columns}
+    from kermix.tables.runs.training_data import schema_of
+
+    kinds = {column.name: column for column in schema_of(run).columns}
     if name not in kinds:
         return f"{name} is not a column of the run"
     column = kinds[name]
@@ -144,32 +146,8 @@ def _span(counts: Sequence[int], word: str = "") -> str:
     return most if low == high else f"{low:,} to {most}"
 
 
-def sample_table(
-    run: "TableRun",
-    out: Path,
-    n: int,
-    seed: int,
-    given: Sequence[str],
-    safe: bool,
-    deduplicate: bool = False,
-    min_distance: float | None = None,
-) -> Path:
-    """Write rows of the model, part by part; returns where they are."""
-    run.check_can("sample")
-    path = written_path(out, run)
-    check_writable(path)
-    known = parse_given(given, run.schema)
-    with counting("sample", n) as on_rows:
-        drawn = run.sample_parts(
-            n, seed, known, deduplicate=deduplicate, min_distance=min_distance
-        )
-        parts = _counted(drawn, on_rows)
-        write_tables(path, parts, safe, run.csv_form(path.name))
-    return path
-
-
 def predict_table(
-    run: "TableRun",
+    run: "Run",
     data: Path,
     out: Path | None,
     target: str | None,
@@ -181,12 +159,15 @@ def predict_table(
     """Print or write, for each row, the target's probabilities, or its median, mean, quantiles."""
     import pyarrow as arrow
 
+    from kermix.runs.folder import TARGET
+    from kermix.tables.runs.table_run import missing_columns, told_of_open_cells
+
     if out is not None:
         check_writable(out)
     frame = read_rows(run, data, reading, id_column)
     named, ids = ids_of(frame, id_column)
     tables, start, absent, column = [], 0, 0, target or ""
-    gappy = not run.target_alone  # rows without the target are left out of a model of it alone
+    gappy = run.kind.name != TARGET  # rows without the target are left out of a model of it alone
     with counting("predict", frame.rows) as on_rows:
         for found in run.conditionals(frame, target):
             rows = ids.slice(start, len(found))
@@ -195,11 +176,11 @@ def predict_table(
             column = found.column.name
             absent += _without_value(tables[-1])
             on_rows(len(found))
-    missing = run.missing_columns(frame, target)
+    missing = missing_columns(run, frame, target)
     if missing:
         say(
             f"{frame.name} has no {listed(missing)}: treated as missing. "
-            f"{run.told_of_open_cells()}".strip()
+            f"{told_of_open_cells(run)}".strip()
         )
     if absent:
         say(
@@ -245,21 +226,25 @@ def _predicted(found: "ColumnDistribution", every: bool, gappy: bool) -> dict[st
     return cells | absent
 
 
-def table_run(folder: Path) -> "TableRun":
+def table_run(folder: Path) -> "Run":
     """The run in a folder, which must be one of the table model, of all columns or of one."""
-    from kermix.tables.runs.table_run import TableRun
+    from kermix.fitting.kinds import open_run
+    from kermix.runs.folder import TABLE, TARGET, check_kind
 
-    return TableRun.open(folder)
+    check_kind(folder, TABLE, TARGET)
+    return open_run(folder)
 
 
 def read_rows(
-    run: "TableRun", data: str | Path, reading: Reading, id_column: str | None = None
+    run: "Run", data: str | Path, reading: Reading, id_column: str | None = None
 ) -> "Frame":
     """Rows of a file, read as the run's own, unless something else is said."""
     from kermix.data.readers.reading import read_frame
+    from kermix.tables.runs.table_run import read_as
+    from kermix.tables.runs.training_data import schema_of
 
-    frame, notes = read_frame(str(data), run.reading(reading))
-    names = {*run.schema.names, id_column}
+    frame, notes = read_frame(str(data), read_as(run, reading))
+    names = {*schema_of(run).names, id_column}
     more = [name for name in frame.columns if name not in names]
     if more:
         notes = [
@@ -270,32 +255,7 @@ def read_rows(
     return frame
 
 
-def parse_given(texts: Sequence[str], schema: "Schema") -> dict[str, Any] | None:
-    """Conditions that were written as NAME=VALUE; an empty value is a gap.
-
-    Example:
-        >>> from kermix.data.schema.schema import Schema
-        >>> schema = Schema.of({"sex": ["f", "m"] * 20, "age": [20.5, 31.5, 42.25, 18.0] * 10})
-        >>> parse_given(["sex=m"], schema)["sex"].to_pylist()
-        ['m']
-    """
-    from kermix.tables.model.conditioning import given_cell, nearest
-
-    found: dict[str, Any] = {}
-    for text in texts:
-        names = [name for name in schema.names if text.startswith(f"{name}=")]
-        if not names:
-            name, equals, _ = text.partition("=")
-            told = f"there is no column {name}" if equals else "write COLUMN=VALUE"
-            raise OptionError(f"--given {text}: {told}{nearest(name, schema.names)}")
-        name = max(names, key=len)
-        if name in found:
-            raise OptionError(f"--given {text}: {name} is given twice.")
-        found[name] = given_cell(schema, name, text[len(name) + 1 :] or None, f"--given {text}")
-    return found or None
-
-
-def written_path(out: Path, run: "TableRun") -> Path:
+def written_path(out: Path, run: "Run") -> Path:
     """Where to write: a name without an ending gets that of the run's data."""
     return out if out.suffix else out.with_name(out.name + run.config["form"])
 
@@ -328,17 +288,18 @@ def ids_of(frame: "Frame", column: str | None) -> tuple[str, Any]:
     return column, arrow.chunked_array(frame.columns[column]).combine_chunks()
 
 
-def _write_filled(run: "TableRun", path: Path, data: Path, frame: "Frame", table: Any) -> None:
+def _write_filled(run: "Run", path: Path, data: Path, frame: "Frame", table: Any) -> None:
     """Write a table with fewer gaps; of a text file, all other cells stay as they were written.
 
     What a column of gaps alone does not tell is written as in the table of the run.
     """
     from kermix.data.writing import filled_lines, filled_text, is_text
+    from kermix.tables.runs.table_run import csv_form
 
     if frame.form is None or not is_text(path):
         write_tables(path, [table])
         return
-    ways = {**run.csv_form(path.name).ways, **frame.form.ways}
+    ways = {**csv_form(run, path.name).ways, **frame.form.ways}
     frame = replace(frame, form=replace(frame.form, ways=ways))
     assert frame.form is not None
     form = frame.form.between(data.name, path.name)
@@ -350,21 +311,13 @@ def _write_filled(run: "TableRun", path: Path, data: Path, frame: "Frame", table
     write_tables(path, parts, form=form)
 
 
-def write_tables(
-    path: Path, parts: Any, safe: bool = False, form: "CsvForm | None" = None
-) -> None:
+def write_tables(path: Path, parts: Any, form: "CsvForm | None" = None) -> None:
     """Write Arrow tables to one file, one after the other."""
     from kermix.data.writing import table_writer
 
-    with table_writer(path, safe, form) as writer:
+    with table_writer(path, form=form) as writer:
         for part in parts:
             writer.write(part)
-
-
-def _counted(parts: Iterator[Any], on_rows: Callable[[int], None]) -> Iterator[Any]:
-    for part in parts:
-        yield part
-        on_rows(len(part))
 
 
 @contextmanager

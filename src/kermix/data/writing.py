@@ -152,21 +152,26 @@ def as_cells(column: Any, form: CsvForm, name: str | None = None) -> Any:
     if types.is_boolean(column.type):
         no, yes = way.get("truths", form.truths)
         return compute.if_else(column, yes, no)
-    if "form" in way and family(column.type) == "numbers":
-        form_of_numbers = NumberForm.from_dict(way["form"])
-        numbers = column.cast(arrow.float64(), safe=False)
-        empty = np.asarray(numbers.is_null())
-        texts = form_of_numbers.write(numbers.fill_null(0.0).to_numpy())
-        return arrow.chunked_array([arrow.array(texts, arrow.string(), mask=empty)])
+    if family(column.type) == "numbers":
+        return _written_numbers(column, form, way)
     if way and (types.is_timestamp(column.type) or types.is_time(column.type)):
         return _written_times(column, way)
+    return column.cast(arrow.string())
+
+
+def _written_numbers(column: Any, form: CsvForm, way: Mapping[str, Any]) -> Any:
+    from pyarrow import compute
+
+    arrow = load_pyarrow()
+    if "form" in way:
+        numbers = column.cast(arrow.float64(), safe=False)
+        empty = np.asarray(numbers.is_null())
+        texts = NumberForm.from_dict(way["form"]).write(numbers.fill_null(0.0).to_numpy())
+        return arrow.chunked_array([arrow.array(texts, arrow.string(), mask=empty)])
     text = column.cast(arrow.string())
-    if types.is_floating(column.type) or types.is_decimal(column.type):
-        if types.is_floating(column.type):
-            text = _with_decimals(text, way.get("decimals", 0))
-        if form.decimal != ".":
-            text = compute.replace_substring(text, ".", form.decimal)
-    return text
+    if arrow.types.is_floating(column.type):
+        text = _with_decimals(text, way.get("decimals", 0))
+    return text if form.decimal == "." else compute.replace_substring(text, ".", form.decimal)
 
 
 def _with_decimals(text: Any, decimals: int) -> Any:

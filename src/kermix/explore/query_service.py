@@ -14,8 +14,8 @@ from kermix.errors import OptionError
 from kermix.explore.scales import Scale, positions, texts
 from kermix.tables.model.conditioning import given_cell
 from kermix.tables.model.distribution import ColumnDistribution
-from kermix.tables.model.table_estimator import TableModel
-from kermix.tables.runs.answers import drawn_parts
+from kermix.tables.model.table_answers import TableAnswers
+from kermix.tables.runs.table_run import drawn_parts
 
 __all__ = ["MOST_DRAWS", "MOST_SHOWN", "Answering", "QueryService"]
 
@@ -103,7 +103,7 @@ class QueryService:
 
         Where it is large, draws, which go column by column, differ from what `ask` tells at once.
         """
-        if not isinstance(self.model, TableModel) or len(self.alone) < 2:
+        if not isinstance(self.model, TableAnswers) or len(self.alone) < 2:
             return 0.0  # closed forms have no order
         drawn = self.model.sample(JUDGED, random_state=0, frame="arrow")
         found = self.model.order_spread(drawn)

@@ -22,12 +22,11 @@ from kermix.errors import KermixError, OptionError, RunError, SchemaError
 from kermix.explore.query_service import Answering, QueryService
 from kermix.explore.scales import texts
 from kermix.explore.watch import Fitting, Preview, checked, history, saved_quality
-from kermix.fitting.fit import open_run
-from kermix.fitting.samples_run import FitRun
-from kermix.runs.folder import is_held
+from kermix.fitting.kinds import open_run
+from kermix.runs.folder import FIT, TABLE, TARGET, is_held
 from kermix.runs.run import Run
 from kermix.tables.runs.table_mixture import TableMixture
-from kermix.tables.runs.table_run import TableRun
+from kermix.tables.runs.table_run import csv_form
 from kermix.tables.runs.training_data import TableData
 from kermix.training.build import split_rows
 
@@ -111,18 +110,18 @@ LONGEST_NAME = 120
 DRAWS = "draws.csv"
 
 
-def explorable(run: Run) -> TableRun | FitRun:
+def explorable(run: Run) -> Run:
     """The run, if it is one of a table that can be asked; refused otherwise, with what to do."""
     told = "explore needs a fit of a table (kermix fit TABLE)"
-    if isinstance(run, TableRun) and run.target_alone:
+    if run.kind.name == TARGET:
         raise OptionError(
             f"{run.folder}: a model of one column given all others; {told}, which has them all."
         )
-    if isinstance(run, TableRun):
+    if run.kind.name == TABLE:
         return run
-    if not isinstance(run, FitRun):
+    if run.kind.name != FIT:
         raise OptionError(f"{run.folder}: a model of images; {told}.")
-    if run.image is not None:
+    if run.config["image"] is not None:
         raise OptionError(f"{run.folder}: a fit of images; {told}.")
     if (count := len(run.config["columns"])) > MOST_COLUMNS:
         raise OptionError(
@@ -177,7 +176,7 @@ class Explored:
         fit: Whether to train it, in a process of its own.
     """
 
-    def __init__(self, run: TableRun | FitRun, data: Any = None, fit: bool = False) -> None:
+    def __init__(self, run: Run, data: Any = None, fit: bool = False) -> None:
         self.run, self._data, self._why = run, data, ""
         self._lock = threading.Lock()
         self._questions: QueryService | None = None
@@ -238,7 +237,7 @@ class Explored:
         if state != "ready":
             raise RunError(self._not_yet(state))
         if self._questions is None:
-            if isinstance(self.run, FitRun):
+            if self.run.kind.name == FIT:
                 schema = self.data().schema
                 mixture = self.run.model().mixture()
                 # Densities as `kermix score` has them.
@@ -278,7 +277,7 @@ class Explored:
         """The history of the training, and samples of the best model so far."""
         rows = history(self.run.folder)
         told = {**self.told(), "history": rows, "total": self.run.settings.steps}
-        if isinstance(self.run, TableRun) and told["state"] in ("training", "keeping"):
+        if self.run.kind.name == TABLE and told["state"] in ("training", "keeping"):
             if self._preview is None:
                 data = self.data()
                 with self._lock:
@@ -329,7 +328,7 @@ class Explored:
         if not isinstance(safe, bool):
             raise OptionError(f"safe={safe!r}: true or false.")
         parts = self.questions().draw_parts(given, count, seed, on_rows=on_rows)
-        form = self.run.csv_form(DRAWS) if isinstance(self.run, TableRun) else CsvForm()
+        form = csv_form(self.run, DRAWS) if self.run.kind.name == TABLE else CsvForm()
         text = CsvText(form, DRAWS)
         for table in parts:
             yield b"".join(text.pieces(spreadsheet_safe(table) if safe else table))
@@ -340,9 +339,9 @@ class Explored:
             self.fitting.stop()
 
 
-def _split(run: TableRun | FitRun, data: TableData) -> tuple[np.ndarray, np.ndarray]:
+def _split(run: Run, data: TableData) -> tuple[np.ndarray, np.ndarray]:
     """Which rows were held out, and which trained with."""
-    if isinstance(run, TableRun):
+    if run.kind.name == TABLE:
         return data.split(run.settings)
     rows = torch.arange(data.rows)[:, None]
     parts = split_rows(rows, run.settings.seed)

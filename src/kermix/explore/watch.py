@@ -28,10 +28,11 @@ from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.errors import KermixError
 from kermix.explore.query_service import Answering, QueryService
 from kermix.explore.scales import Scale, interval_texts, texts
-from kermix.fitting.fit import open_run
+from kermix.fitting.kinds import open_run
+from kermix.runs.run import Run
 from kermix.runs.train import keep, train
 from kermix.tables.runs.table_quality import GROUPS, grouped, judge_samples
-from kermix.tables.runs.table_run import LEAST_JUDGED, MOST_JUDGED, TableRun
+from kermix.tables.runs.table_run import LEAST_JUDGED, MOST_JUDGED, model_so_far
 from kermix.tables.runs.training_data import TableData
 
 __all__ = ["Fitting", "Preview", "checked", "drawn_samples", "history", "main", "saved_quality"]
@@ -188,7 +189,7 @@ class Preview:
         data: Its table.
     """
 
-    def __init__(self, run: TableRun, data: TableData) -> None:
+    def __init__(self, run: Run, data: TableData) -> None:
         self._run, self._data = run, data
         self._lock = threading.Lock()
         self._at, self._found = 0, dict[str, Any]()
@@ -213,7 +214,7 @@ class Preview:
         return self._found
 
     def _drawn(self) -> dict[str, Any]:
-        questions = QueryService(self._run.model_so_far())
+        questions = QueryService(model_so_far(self._run))
         schema, data = questions.schema, self._data.encoded
         model = questions.model
         drawn = model.schema_.encode(drawn_samples(model, DRAWN, SEED), extra=True)

@@ -7,7 +7,7 @@ and which kind of run a folder holds.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, TypeGuard, get_args
 
 from kermix.checks import check_option
 from kermix.data.dataset import Dataset
@@ -26,11 +26,11 @@ from kermix.distributed.launch import check_ranks
 from kermix.environment import is_rank, world_of_environment
 from kermix.errors import OptionError
 from kermix.files import whole_file, write_array
-from kermix.fitting.samples_run import FitRun
-from kermix.images.classifier_run import ClassifyRun
-from kermix.images.generator_run import ASKED, ImageRun, suits_images
+from kermix.fitting.kinds import open_run
+from kermix.fitting.samples_run import begin_samples
+from kermix.images.generator_run import ASKED, begin_images, suits_images
 from kermix.images.generator_settings import ImageModelName, ImageSettings
-from kermix.runs.folder import FIT, check_new_folder, kind_of_run, next_free_folder
+from kermix.runs.folder import check_new_folder, next_free_folder
 from kermix.runs.run import KEPT, Run, Start, equivalent_command
 from kermix.runs.train import complete
 from kermix.tables.runs.table_fit import (
@@ -44,7 +44,6 @@ from kermix.tables.runs.table_fit import (
     typed_table,
     why_table_model,
 )
-from kermix.tables.runs.table_run import TableRun
 from kermix.tables.runs.training_data import LargeTable, is_large, look_at_large
 from kermix.training.fit_settings import FitSettings
 from kermix.training.loop import gradients_on
@@ -57,20 +56,9 @@ __all__ = [
     "begin_fit",
     "choose_model",
     "fit",
-    "open_run",
     "reopen",
     "resume",
 ]
-
-RUNS: tuple[type[Run], ...] = (FitRun, ImageRun, ClassifyRun, TableRun)
-KINDS = {run.kind: run for run in RUNS}
-
-
-def open_run(folder: Path | str) -> Run:
-    """The run in a folder, of whichever kind it is."""
-    # A folder that is no run is refused by name when it is opened.
-    return KINDS.get(kind_of_run(Path(folder)) or FIT, FitRun).open(folder)
-
 
 SMALLEST_SIDE = 4
 OF_IMAGES = ("code", "spaces", "encoder_steps", "chunk", "debias")
@@ -99,6 +87,17 @@ def check_settings(settings: Mapping[str, Any], target: str | None) -> None:
 
 def row_settings(dataset: Dataset, settings: Mapping[str, Any], quick: bool) -> FitSettings:
     """Settings of a fit of rows, which are images or not."""
+    _check_of_rows(dataset, settings)
+    chosen = FitSettings(**{name: value for name, value in settings.items() if value is not None})
+    unsaid = "model" not in settings and not settings.get("refine_steps")
+    if unsaid and dataset.image is not None and chosen.cost != "likelihood":
+        square = dataset.image[1] == dataset.image[2] >= SMALLEST_SIDE
+        chosen = replace(chosen, model="conv" if square else "generator")
+    return chosen.for_data(len(dataset.values)).quick() if quick else chosen
+
+
+def _check_of_rows(dataset: Dataset, settings: Mapping[str, Any]) -> None:
+    """Refuse settings of images and of tables, where neither is fitted."""
     if settings.get("model") in ("codes", "code-mixture") or set(settings) & set(OF_IMAGES):
         raise OptionError(
             f"{dataset.name}: model='codes' and 'code-mixture', {', '.join(OF_IMAGES)} are for "
@@ -109,12 +108,6 @@ def row_settings(dataset: Dataset, settings: Mapping[str, Any], quick: bool) -> 
         raise OptionError(
             f"{dataset.name}: {unused[0]} is a setting of the table model, but no column varies."
         )
-    chosen = FitSettings(**{name: value for name, value in settings.items() if value is not None})
-    unsaid = "model" not in settings and not settings.get("refine_steps")
-    if unsaid and dataset.image is not None and chosen.cost != "likelihood":
-        square = dataset.image[1] == dataset.image[2] >= SMALLEST_SIDE
-        chosen = replace(chosen, model="conv" if square else "generator")
-    return chosen.for_data(len(dataset.values)).quick() if quick else chosen
 
 
 def image_settings(dataset: Dataset, settings: Mapping[str, Any], quick: bool) -> ImageSettings:
@@ -282,20 +275,26 @@ def _why_table(found: TypedTable, asked: Asked) -> str | None:
 
 def _reason_for_disk(data: Source, asked: Asked) -> str | None:
     """Why a table is trained from disk, as a sentence; None if it is not."""
-    table = isinstance(data, str | Path) and is_table(data) and asked.rows is None
-    table = table and not asked.foreign and asked.model in (None, "table")
-    if asked.from_disk and not table:
-        raise OptionError(
-            f"from_disk: {data if isinstance(data, str | Path) else 'what is in memory'} cannot "
-            "be trained from disk, which is only for all rows of a file with the table model."
-        )
-    if asked.from_disk is False or not table:
+    if not _may_be_large(data, asked):
+        if asked.from_disk:
+            raise OptionError(
+                f"from_disk: {data if isinstance(data, str | Path) else 'what is in memory'} "
+                "cannot be trained from disk, which is only for all rows of a file with the table "
+                "model."
+            )
         return None
-    assert isinstance(data, str | Path)
+    if asked.from_disk is False:
+        return None
     if asked.from_disk:
         return f"{Path(data).name} is read in blocks and trained from disk."
     look = {name: value for name, value in asked.look.items() if value is not None}
     return is_large(data, Reading(**look))
+
+
+def _may_be_large(data: Source, asked: Asked) -> TypeGuard[str | Path]:
+    """Whether data are all rows of a file, and the table model may be fitted to them."""
+    table = isinstance(data, str | Path) and is_table(data) and asked.rows is None
+    return table and not asked.foreign and asked.model in (None, "table")
 
 
 def _loaded(source: str, asked: Asked) -> Dataset:
@@ -310,6 +309,7 @@ def _loaded(source: str, asked: Asked) -> Dataset:
     return dataset
 
 
+OF_DATA = ("rows", "data_root", "size", "target", "from_disk")
 STARTED = ("device", "precision", "devices", "nodes")
 STRATEGIES = ("auto", "gather", "shard", "moments")
 
@@ -321,7 +321,7 @@ def fit(
     quick: bool = False,
     show: bool = False,
     **options: Any,
-) -> FitRun | ImageRun | TableRun:
+) -> Run:
     """Fit a mixture, a table model or a generator to data: train, draw samples, write a report.
 
     The result is a run folder like that of `kermix fit`, which also works with `kermix resume`,
@@ -395,7 +395,7 @@ def reopen(
 ) -> Run:
     """A run to continue, with another number of processes if that is asked for."""
     run = open_run(folder)
-    if isinstance(run, FitRun | TableRun):
+    if "ranks" in run.config:
         before = run.ranks
         asked = (devices or before[0], nodes or before[1], strategy or before[2])
         if is_rank() and devices is nodes is None:
@@ -413,56 +413,59 @@ def begin_fit(
     *,
     out: str | Path | None = None,
     quick: bool = False,
-    rows: int | None = None,
-    data_root: str | Path | None = None,
-    size: int | None = None,
-    target: str | None = None,
-    from_disk: bool | None = None,
     command: Sequence[str] | None = None,
     **settings: Any,
-) -> tuple[FitRun | ImageRun | TableRun, Any]:
+) -> tuple[Run, Any]:
     """Make the run folder of a fit; see `fit`. Nothing is trained yet.
 
     `command` are the words that were typed; by default those that do the same.
     """
-    options = {"rows": rows, "data_root": data_root, "size": size, "target": target,
-               "from_disk": from_disk, "quick": quick}  # fmt: skip
-    command = command or _equivalent(data, options, settings)
-    if rows is not None and rows < 1:
+    of_data = _popped(settings, OF_DATA)
+    command = command or _equivalent(data, {**of_data, "quick": quick}, settings)
+    if (rows := of_data.get("rows")) is not None and rows < 1:
         raise OptionError(f"rows={rows}: must be at least 1.")
     strategy = settings.pop("strategy", None)
     start = _started(command, strategy, _popped(settings, STARTED))
     look = _popped(settings, READING)
     if settings.get("model") == "auto":
         del settings["model"]
-    check_settings(settings, target)  # refused before any file is read
+    asked = Asked(settings, look, quick=quick, **of_data)
+    check_settings(settings, asked.target)  # refused before any file is read
     folder = None if out is None else Path(out)
     if folder is not None and start.alone:
         check_new_folder(folder)  # of several processes, one makes it and the others find it
-    asked = Asked(settings, look, rows, data_root, size, target, from_disk, quick)
     choice = choose_model(data, asked)
-    if choice.kind in ("table", "contest"):
-        own = {name: value for name, value in settings.items() if name != "model"}
-        options = look if isinstance(choice.data, LargeTable) else {**look, "rows": rows}
-        contest = choice.kind == "contest"
-        begun = TableFit(choice.data, own, start, options, target, quick, choice.reason, contest)
-        return begun.begin(folder)
+    if choice.kind == "images" and (strategy is not None or not start.alone):
+        raise OptionError(
+            f"{data}: fits of images are trained by one process; leave out devices, nodes and "
+            "strategy."
+        )
+    return _begun(data, choice, asked, folder, start)
+
+
+def _begun(
+    data: Source, choice: Choice, asked: Asked, folder: Path | None, start: Start
+) -> tuple[Run, Any]:
+    """The run of the model that was chosen."""
     if choice.kind == "images":
-        if strategy is not None or not start.alone:
-            raise OptionError(
-                f"{data}: fits of images are trained by one process; leave out devices, nodes "
-                "and strategy."
-            )
         return _begin_images(str(data), choice.data, asked, folder, start)
-    return _begin_rows(data, choice, asked, folder, start)
+    if choice.kind == "rows":
+        return _begin_rows(data, choice, asked, folder, start)
+    own = {name: value for name, value in asked.settings.items() if name != "model"}
+    on_disk = isinstance(choice.data, LargeTable)
+    options = asked.look if on_disk else {**asked.look, "rows": asked.rows}
+    contest = choice.kind == "contest"
+    return TableFit(
+        choice.data, own, start, options, asked.target, asked.quick, choice.reason, contest
+    ).begin(folder)
 
 
 def _begin_images(
     source: str, dataset: Dataset, asked: Asked, folder: Path | None, start: Start
-) -> tuple[ImageRun, Dataset]:
+) -> tuple[Run, Dataset]:
     chosen = image_settings(dataset, asked.settings, asked.quick)
     folder = folder or next_free_folder(dataset.name.replace(":", "-"))
-    run = ImageRun.create(
+    run = begin_images(
         folder, source, dataset, chosen, start, quick=asked.quick, options=asked.reading
     )
     return run, dataset
@@ -470,14 +473,14 @@ def _begin_images(
 
 def _begin_rows(
     data: Source, choice: Choice, asked: Asked, folder: Path | None, start: Start
-) -> tuple[FitRun, Dataset]:
+) -> tuple[Run, Dataset]:
     notes = (choice.reason,) if choice.reason else ()
     if isinstance(choice.data, Dataset):
         dataset = choice.data
         chosen = row_settings(dataset, asked.settings, asked.quick)
         folder = folder or next_free_folder(dataset.name)
         options = asked.reading
-        run = FitRun.create(folder, str(data), dataset, chosen, start, options, notes)
+        run = begin_samples(folder, str(data), dataset, chosen, start, options, notes)
         return run, dataset
     # Rows that were in memory, or are not the whole file, are kept in the folder.
     given = sorted(name for name, value in asked.reading.items() if value is not None)
@@ -494,7 +497,7 @@ def _begin_rows(
     chosen = row_settings(dataset, asked.settings, asked.quick)
     folder = folder or next_free_folder("table")
     source = str((folder / KEPT[table.named]).absolute())
-    run = FitRun.create(folder, source, dataset, chosen, start, notes=notes)
+    run = begin_samples(folder, source, dataset, chosen, start, notes=notes)
     _keep(table, Path(source))
     return run, dataset
 

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -38,152 +38,143 @@ from kermix.runs.folder import (
     next_free_folder,
 )
 from kermix.runs.provenance import write_json
-from kermix.runs.run import Numbers, Outcome, Run, Start, equivalent_command
+from kermix.runs.run import Kind, Numbers, Outcome, Run, Start, equivalent_command
 from kermix.settings import check_name
 from kermix.training.loop import Row, Trainer
 
-__all__ = ["ClassifyRun", "begin_classify"]
+__all__ = ["CLASSIFIER", "begin_classifier", "begin_classify", "classifier", "shape_of"]
 
 Images: TypeAlias = tuple[LabelledImages, LabelledImages]  # to train with, and held out
 
 
-class ClassifyRun(Run):
-    """A classifier of images, with its folder."""
+def begin_classifier(
+    folder: Path,
+    source: str,
+    images: Images,
+    settings: ClassifierSettings,
+    start: Start,
+    options: Mapping[str, Any] | None = None,
+) -> Run:
+    """Begin a run in a folder that must not exist, or refuse to before there is one."""
+    train, test = images
+    check_same_shape(train, test)
+    start.check_device()
+    return Run.begin(
+        CLASSIFIER,
+        folder,
+        source,
+        settings,
+        start,
+        options=options or {},
+        facts={
+            "shape": [int(n) for n in train.images.shape[1:]],
+            "images": {"train": len(train), "test": len(test)},
+            "classes": list(train.classes),
+            "fingerprint": _fingerprint(train, test),
+            "notes": list(dict.fromkeys((*train.notes, *test.notes))),
+        },
+    )
 
-    kind: ClassVar[str] = CLASSIFY
-    facts: ClassVar[tuple[str, ...]] = ("shape", "images", "classes")
-    reported: ClassVar[tuple[str, ...]] = (
-        "epoch", "step", "loss", "train_accuracy", "test_accuracy", "seconds",
-    )  # fmt: skip
 
-    @classmethod
-    def create(
-        cls,
-        folder: Path,
-        source: str,
-        train: LabelledImages,
-        test: LabelledImages,
-        settings: ClassifierSettings,
-        start: Start,
-        *,
-        options: Mapping[str, Any] | None = None,
-    ) -> "ClassifyRun":
-        """Begin a run in a folder that must not exist.
+def shape_of(run: Run) -> tuple[int, int, int]:
+    """Channels, height and width of the images of a classifier."""
+    channels, height, width = run.config["shape"]
+    return channels, height, width
 
-        Args:
-            folder: Where.
-            source: What the images are loaded from: a name or a folder.
-            train: Images to learn from.
-            test: Images to report on.
-            settings: What the user chose.
-            start: How the training is started.
-            options: Further arguments of `kermix.data.images.labelled.load_labelled`:
-                data_root, size.
-        """
-        # Refused, if it must be, before a folder is made.
-        check_same_shape(train, test)
-        start.check_device()
-        return cls.begin(
-            folder,
-            source,
-            LABELLED_SETS,
-            settings,
-            start,
-            options=options or {},
-            facts={
-                "shape": [int(n) for n in train.images.shape[1:]],
-                "images": {"train": len(train), "test": len(test)},
-                "classes": list(train.classes),
-                "fingerprint": _fingerprint(train, test),
-                "notes": list(dict.fromkeys((*train.notes, *test.notes))),
-            },
-        )
 
-    @classmethod
-    def _read_settings(cls, content: dict[str, Any]) -> ClassifierSettings:
-        return ClassifierSettings.from_json(content)
+def _dataset(run: Run) -> Images:
+    """The images of the run, read again: those to train with, and those held out."""
+    train, test = (
+        load_labelled(run.config["data"], part, **run.options) for part in ("train", "test")
+    )
+    check_data(run.folder, run.config, _fingerprint(train, test))
+    return train, test
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of the images."""
-        channels, height, width = self.config["shape"]
-        return channels, height, width
 
-    def dataset(self) -> Images:
-        """The images of the run, read again: those to train with, and those held out."""
-        train, test = (
-            load_labelled(self.config["data"], part, **self.options) for part in ("train", "test")
-        )
-        check_data(self.folder, self.config, _fingerprint(train, test))
-        return train, test
+def _trainer(run: Run, data: Images) -> Trainer[ClassifierTask]:
+    task = ClassifierTask(*data, run.settings)
+    return Trainer(task, run.config["device"], run.config["precision"])
 
-    def trainer(self, data: Images) -> Trainer[ClassifierTask]:
-        """A trainer at the last checkpoint, or at the first step if there is none."""
-        self.check_sizes()
-        device, precision = self.config["device"], self.config["precision"]
-        trainer = Trainer(ClassifierTask(*data, self.settings), device, precision)
-        if self.last.exists():
-            trainer.load(self.last)
-        return trainer
 
-    def shown(self, row: Row) -> dict[str, str]:
-        """The loss, and the accuracy on held-out images where it was looked at."""
-        texts = {"stage": f"loss {row['loss']:.3f}"}
-        if "test_accuracy" in row:
-            texts["metric"] = f"test {row['test_accuracy']:.2%}"
-        return texts
+def _shown(run: Run, row: Row) -> dict[str, str]:
+    """The loss, and the accuracy on held-out images where it was looked at."""
+    texts = {"stage": f"loss {row['loss']:.3f}"}
+    if "test_accuracy" in row:
+        texts["metric"] = f"test {row['test_accuracy']:.2%}"
+    return texts
 
-    def classifier(self, device: str = "cpu") -> TrainedClassifier:
-        """The trained network, for predictions."""
-        check_trained(self.folder, self.checkpoints / "model.safetensors")
-        return load_classifier(self.checkpoints, device)
 
-    def finish(self, data: Images, outcome: Outcome) -> Numbers:
-        """Write result and report; returns the numbers to show."""
-        assert outcome.trainer is not None
-        trainer: Trainer[ClassifierTask] = outcome.trainer
-        task = trainer.task
-        assert task.held_out is not None
-        on_test, on_train = task.evaluate(), task.evaluate(task.train)
-        each = statistics.median(row["seconds"] for row in trainer.history)
-        result = {
-            "test_accuracy": on_test.accuracy,
-            "test_loss": on_test.loss,
-            "train_accuracy": on_train.accuracy,
-            "confusion": on_test.confusion.tolist(),
-            "epochs": len(trainer.history),
-            "seconds_per_epoch": each,
-            "parameters": trainer.model.parameter_count,
-            "device": str(task.used_device),
-        }
-        write_json(self.folder / "result.json", result)
-        rows = self._numbers(trainer, on_test, on_train, each)
-        chances = task.trained().probabilities(_pixels(task.held_out, task.used_device))
-        write_report(self, trainer, on_test, chances.cpu(), rows)
-        return rows
+def classifier(run: Run, device: str = "cpu") -> TrainedClassifier:
+    """The trained network, for predictions."""
+    check_trained(run.folder, run.checkpoints / "model.safetensors")
+    return load_classifier(run.checkpoints, device)
 
-    def _numbers(
-        self,
-        trainer: Trainer[ClassifierTask],
-        on_test: ClassifierEvaluation,
-        on_train: ClassifierEvaluation,
-        each: float,
-    ) -> Numbers:
-        settings, counts = self.settings, self.config["images"]
-        count = len(trainer.history)
-        channels, height, width = self.shape
-        wrong = int(on_test.confusion.sum() - on_test.confusion.diagonal().sum())
-        model = "CNN" if settings.model == "cnn" else f"{settings.model}, patch {settings.patch}"
-        return [
-            ("data", f"{trainer.task.train.name}: {counted(counts['train'], 'training image')}, "
-             f"{counted(counts['test'], 'test image')}, {width} x {height} x {channels}"),
-            ("model", f"{model}, {trainer.model.parameter_count:,} parameters"),
-            ("test accuracy", f"{on_test.accuracy:.2%} ({wrong} of {counts['test']} wrong)"),
-            ("training accuracy", f"{on_train.accuracy:.2%}"),
-            ("test loss", f"{on_test.loss:.4f} nats"),
-            ("time", f"{count} epoch{'s' if count != 1 else ''} of {each:.2f} s on "
-             f"{trainer.task.used_device}"),
-        ]  # fmt: skip
+
+def _finish(run: Run, data: Images, outcome: Outcome) -> Numbers:
+    """Write result and report; returns the numbers to show."""
+    assert outcome.trainer is not None
+    trainer: Trainer[ClassifierTask] = outcome.trainer
+    task = trainer.task
+    assert task.held_out is not None
+    on_test, on_train = task.evaluate(), task.evaluate(task.train)
+    each = statistics.median(row["seconds"] for row in trainer.history)
+    result = {
+        "test_accuracy": on_test.accuracy,
+        "test_loss": on_test.loss,
+        "train_accuracy": on_train.accuracy,
+        "confusion": on_test.confusion.tolist(),
+        "epochs": len(trainer.history),
+        "seconds_per_epoch": each,
+        "parameters": trainer.model.parameter_count,
+        "device": str(task.used_device),
+    }
+    write_json(run.folder / "result.json", result)
+    rows = _result_numbers(run, trainer, on_test, on_train, each)
+    chances = task.trained().probabilities(_pixels(task.held_out, task.used_device))
+    write_report(run, trainer, on_test, chances.cpu(), rows)
+    return rows
+
+
+def _result_numbers(
+    run: Run,
+    trainer: Trainer[ClassifierTask],
+    on_test: ClassifierEvaluation,
+    on_train: ClassifierEvaluation,
+    each: float,
+) -> Numbers:
+    settings, counts = run.settings, run.config["images"]
+    count = len(trainer.history)
+    channels, height, width = shape_of(run)
+    wrong = int(on_test.confusion.sum() - on_test.confusion.diagonal().sum())
+    model = "CNN" if settings.model == "cnn" else f"{settings.model}, patch {settings.patch}"
+    return [
+        ("data", f"{trainer.task.train.name}: {counted(counts['train'], 'training image')}, "
+         f"{counted(counts['test'], 'test image')}, {width} x {height} x {channels}"),
+        ("model", f"{model}, {trainer.model.parameter_count:,} parameters"),
+        ("test accuracy", f"{on_test.accuracy:.2%} ({wrong} of {counts['test']} wrong)"),
+        ("training accuracy", f"{on_train.accuracy:.2%}"),
+        ("test loss", f"{on_test.loss:.4f} nats"),
+        ("time", f"{count} epoch{'s' if count != 1 else ''} of {each:.2f} s on "
+         f"{trainer.task.used_device}"),
+    ]  # fmt: skip
+
+
+def _read_model(run: Run, path: Path) -> TrainedClassifier:
+    return load_classifier(path.parent, "cpu")
+
+
+def _refusal(run: Run, question: str) -> str:
+    return (
+        "is a classifier (use kermix predict); only fits of rows or images (kermix fit) can be "
+        "sampled."
+    )
+
+
+CLASSIFIER = Kind(
+    CLASSIFY, ClassifierSettings, ("shape", "images", "classes"),
+    _dataset, _trainer, _shown, _finish, ("model",), _read_model, {}, _refusal, LABELLED_SETS,
+    reported=("epoch", "step", "loss", "train_accuracy", "test_accuracy", "seconds"),
+)  # fmt: skip
 
 
 def _pixels(images: LabelledImages, device: torch.device) -> torch.Tensor:
@@ -213,7 +204,7 @@ def begin_classify(
     data_root: Path | None = None,
     size: int | None = None,
     start: Start | None = None,
-) -> tuple[ClassifyRun, tuple[LabelledImages, LabelledImages]]:
+) -> tuple[Run, tuple[LabelledImages, LabelledImages]]:
     """Make the run folder of a classifier of images; nothing is trained yet.
 
     Args:
@@ -245,7 +236,7 @@ def begin_classify(
         switches = {"augment": None if augment else False, "quick": quick}
         words = equivalent_command("classify", data, {**options, **switches}, settings)
         start = Start(words, precision="auto")
-    run = ClassifyRun.create(folder, data, train, test, chosen, start, options=options)
+    run = begin_classifier(folder, data, (train, test), chosen, start, options)
     return run, (train, test)
 
 

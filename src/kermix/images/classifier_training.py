@@ -42,11 +42,12 @@ from kermix.training.checkpoints import (
     RunningAverage,
     check_declared,
     load_checkpoint,
+    load_model,
     rebuilding,
     set_statistics,
 )
 from kermix.training.graphs import adam
-from kermix.training.loop import Forward, Row, Task, load_model
+from kermix.training.loop import Forward, Row, Task
 from kermix.training.schedules import learning_rate
 
 __all__ = [

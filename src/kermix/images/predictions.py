@@ -12,8 +12,9 @@ from kermix.data.images.image_cache import Form, decode_all, is_picture
 from kermix.data.images.image_folders import find_pictures
 from kermix.data.images.image_sets import is_idx, read_idx_array
 from kermix.errors import ImageError, ShapeError
-from kermix.images.classifier_run import ClassifyRun
-from kermix.training.loop import make_fabric
+from kermix.images.classifier_run import classifier, shape_of
+from kermix.runs.run import Run
+from kermix.training.checkpoints import device_of
 
 __all__ = ["Predictions", "Unlabelled", "predictions", "read_unlabelled"]
 
@@ -34,7 +35,7 @@ class Predictions(NamedTuple):
     notes: list[str]
 
 
-def predictions(run: ClassifyRun, path: Path, device: str, every: bool = False) -> Predictions:
+def predictions(run: Run, path: Path, device: str, every: bool = False) -> Predictions:
     """Predict the classes of images.
 
     Args:
@@ -43,9 +44,9 @@ def predictions(run: ClassifyRun, path: Path, device: str, every: bool = False) 
         device: `"auto"`, `"cpu"`, `"cuda"`, ...
         every: Whether to give the probability of every class, not only that of the likeliest.
     """
-    place = make_fabric(device, "32-true").device
-    trained = run.classifier(str(place))
-    kind, blocks, notes = read_unlabelled(path, run.shape)
+    place = device_of(device)
+    trained = classifier(run, str(place))
+    kind, blocks, notes = read_unlabelled(path, shape_of(run))
     rows = []
     for names, pixels in blocks:
         found = trained.probabilities(pixels.to(place)).cpu()

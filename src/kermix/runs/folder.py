@@ -25,6 +25,7 @@ from kermix.files import whole_file
 __all__ = [
     "begin_folder",
     "check_data",
+    "check_kind",
     "check_new_folder",
     "check_run",
     "check_trained",
@@ -40,12 +41,13 @@ __all__ = [
 
 WHOLE = ("epoch", "step")
 FIT = "fit"  # the kind of a run whose config does not name one
-IMAGES, CLASSIFY, TABLE = "images", "classify", "table"
+IMAGES, CLASSIFY, TABLE, TARGET = "images", "classify", "table", "target"
 KINDS = {
     FIT: "a fit of rows (kermix fit)",
     IMAGES: "a fit of images (kermix fit)",
     CLASSIFY: "a classifier (kermix classify)",
     TABLE: "a fit of the table model (kermix fit)",
+    TARGET: "a model of one column of a table (kermix classify)",
 }
 
 
@@ -111,7 +113,7 @@ def check_run(folder: Path) -> None:
 
 
 def kind_of_run(folder: Path) -> str | None:
-    """One of `"fit"`, `"table"`, `"images"`, `"classify"`; None if it is no run."""
+    """One of `"fit"`, `"table"`, `"target"`, `"images"`, `"classify"`; None if it is no run."""
     try:
         config = json.loads((folder / "config.json").read_text())
     except (OSError, ValueError):
@@ -133,29 +135,35 @@ def read_config(
         facts: Names without which it cannot be read.
         settings: Reads the run's settings; what it raises shows that they are damaged.
     """
-    check_run(folder)
+    check_kind(folder, kind)
     file = folder / "config.json"
     try:
         config: dict[str, Any] = json.loads(file.read_text())
         if "kind" not in config:
             raise KeyError("no 'kind'")
-        found = config["kind"]
-        if found == kind:
-            missing = sorted({*facts} - config.keys())
-            if missing:
-                raise KeyError(f"no {missing[0]!r}")
-            settings(config["settings"])
+        missing = sorted({*facts} - config.keys())
+        if missing:
+            raise KeyError(f"no {missing[0]!r}")
+        settings(config["settings"])
     except (ValueError, KeyError, TypeError, AttributeError, OptionError) as error:
         why = error.args[0] if isinstance(error, KeyError) else error
         raise RunError(f"{file}: damaged, or from another version ({why}).") from None
+    return config
+
+
+def check_kind(folder: Path, *kinds: str) -> None:
+    """Refuse a run of another kind than one of these."""
+    check_run(folder)
+    found = kind_of_run(folder)
+    if found is None:
+        return  # damaged, as is said where it is read
     if found not in KINDS:
         raise RunError(
             f"{folder}: a run of kind {found!r}, which this version of kermix does not know; a "
             "newer version has probably written it."
         )
-    if found != kind:
-        raise RunError(f"{folder}: {KINDS[found]}; this needs {KINDS[kind]}.")
-    return config
+    if found not in kinds:
+        raise RunError(f"{folder}: {KINDS[found]}; this needs {KINDS[kinds[0]]}.")
 
 
 def check_data(folder: Path, config: dict[str, Any], fingerprint: str) -> None:

@@ -7,25 +7,30 @@
 | `checkpoint/` | what to go on from, and what was best                       |
 | `report.html` | all of it on one page, which needs nothing else             |
 
-Kinds of runs (fits of rows, fits of images, classifiers) say in modules of their own what their
-data, trainer, result and command are.
+What differs from kind to kind (of rows, tables, images; classifiers) is in a record, `Kind`, which
+the module of that kind fills in.
 """
 
+import functools
 import json
 import os
 import shlex
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numpy as np
 
 from kermix.distributed.loss import Strategy
 from kermix.environment import __version__, is_rank
+from kermix.errors import OptionError, RunError
 from kermix.pages.page import Page, Repeat
 from kermix.runs.folder import (
+    TABLE,
     begin_folder,
     check_trained,
     lasting_source,
@@ -34,12 +39,16 @@ from kermix.runs.folder import (
     write_metrics,
 )
 from kermix.runs.provenance import environment, write_json
+from kermix.settings import Settings
 from kermix.training.checkpoints import check_declared, load_checkpoint, rebuilding
 from kermix.training.loop import Row, Trainer, make_fabric
 
 __all__ = [
     "KEPT",
+    "Draw",
+    "Kind",
     "Numbers",
+    "OnRows",
     "Outcome",
     "Run",
     "Shown",
@@ -60,6 +69,7 @@ READ = (
 )  # of every kind of run
 T = TypeVar("T")
 Numbers = list[tuple[str, str]]  # what a run ends with, as (name, value) to show
+OnRows = Callable[[int], None]
 Shown = tuple[str, list[str], list[list[str]]]  # a table: its title, its columns, its rows
 
 
@@ -110,40 +120,111 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Run(ABC):
+class Draw:
+    """Samples that are asked for, to be written to a file.
+
+    Attributes:
+        n: How many.
+        seed: Same seed, same samples.
+        label: Of images: the name of the class to draw.
+        given: Of tables: conditions, each written as COLUMN=VALUE.
+        spreadsheet_safe: Of tables: whether to escape text that looks like a formula.
+        deduplicate: Of tables: whether rows that equal a row of the data are drawn again.
+        min_distance: Of tables: rows nearer than this to a row of the data are drawn again.
+    """
+
+    n: int
+    seed: int = 0
+    label: str | None = None
+    given: Sequence[str] = ()
+    spreadsheet_safe: bool = False
+    deduplicate: bool = False
+    min_distance: float | None = None
+
+    @property
+    def of_table(self) -> bool:
+        """Whether something is asked for that only the table model has."""
+        asked = (self.given, self.spreadsheet_safe, self.deduplicate)
+        return any(asked) or self.min_distance is not None
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a kind of run has of its own: a record of functions, each of which is given the run.
+
+    Attributes:
+        name: As `config.json` has it.
+        settings: The class of its settings.
+        facts: What the config notes of its data, beside what all runs have.
+        dataset: Reads the data again; refused if they have changed.
+        trainer: Makes the trainer of its task, from the run and the data; at the first step.
+        shown: What a progress bar shows of a report: `stage` and `metric`.
+        finish: Writes results and report; returns the numbers to show.
+        weights: Files of the trained model among the checkpoints; the first that is there counts.
+        read_model: Reads the trained model from one of them.
+        answers: What the trained model answers, by name (`"sample"`, `"sample_parts"`,
+            `"write_samples"`, `"score"`, `"impute"`, `"conditionals"`), as functions.
+        refusal: Why it does not answer what has a name, as a sentence; None if it does.
+        sets: Names of sets of data, which come before files of the same name.
+        reported: Columns of `metrics.csv`.
+        model: A copy of the trained model for whoever asks; by default one of what was read.
+        notes: What a user should know before believing the numbers, beside what was noted.
+        on_report: Called after each report: a kind may keep more than the numbers.
+        table_shown: A table that follows the numbers on a terminal.
+    """
+
+    name: str
+    settings: type[Settings]
+    facts: tuple[str, ...]
+    dataset: Callable[["Run"], Any]
+    trainer: Callable[["Run", Any], Trainer[Any]]
+    shown: Callable[["Run", Row], dict[str, str]]
+    finish: Callable[["Run", Any, Outcome], Numbers]
+    weights: tuple[str, ...]
+    read_model: Callable[["Run", Path], Any]
+    answers: Mapping[str, Callable[..., Any]]
+    refusal: Callable[["Run", str], str | None]
+    sets: Collection[str] = ()
+    reported: tuple[str, ...] = ("step", "loss", "variance", "metric")
+    model: Callable[["Run"], Any] | None = None
+    notes: Callable[["Run", Any], list[str]] | None = None
+    on_report: Callable[["Run", Trainer[Any], Row], None] | None = None
+    table_shown: Callable[["Run"], Shown | None] | None = None
+
+
+@dataclass(frozen=True)
+class Run:
     """A run folder that exists.
 
     Attributes:
         folder: Where it is.
         config: The content of `config.json`.
+        kind: What is its own, of all kinds of runs.
     """
 
     folder: Path
     config: dict[str, Any]
-
-    kind: ClassVar[str]
-    facts: ClassVar[tuple[str, ...]]  # what the config has of this kind of run, beside READ
-    reported: ClassVar[tuple[str, ...]] = ("step", "loss", "variance", "metric")
+    kind: Kind
 
     @classmethod
     def begin(
         cls,
+        kind: Kind,
         folder: Path,
         source: str,
-        built_in: Collection[str],
         settings: Any,
         start: Start,
         *,
         options: Mapping[str, Any],
         facts: Mapping[str, Any],
         writes: bool = True,
-    ) -> Self:
+    ) -> "Run":
         """Make the folder, which must not exist, and note how to repeat the run.
 
         Args:
+            kind: Which kind of run it is.
             folder: Where.
             source: What the data are loaded from: a name or a path.
-            built_in: Names of sets that come before files of the same name.
             settings: What the user chose.
             start: How the training is started.
             options: How the data are read: rows, data_root, size, where they are given.
@@ -154,11 +235,11 @@ class Run(ABC):
             begin_folder(folder)
         in_memory = tuple(start.command[2:3]) == ("",)
         config = {
-            "kind": cls.kind,
+            "kind": kind.name,
             "kermix": __version__,
             "command": [*start.command[:2], *([source] if in_memory else start.command[2:3]),
                         *start.command[3:]],
-            "data": lasting_source(source, built_in),
+            "data": lasting_source(source, kind.sets),
             "options": {
                 name: str(Path(value).resolve()) if name == "data_root" else value
                 for name, value in options.items()
@@ -172,27 +253,28 @@ class Run(ABC):
         }  # fmt: skip
         if writes:
             write_json(folder / "config.json", config)
-        return cls(folder, config)
+        return cls(folder, config, kind)
 
     @classmethod
-    def open(cls, folder: Path | str) -> Self:
+    def open(cls, folder: Path, kind: Kind) -> "Run":
         """A run that was begun before."""
-        folder = Path(folder)
-        return cls(folder, read_config(folder, cls.kind, (*READ, *cls.facts), cls._read_settings))
-
-    @classmethod
-    @abstractmethod
-    def _read_settings(cls, content: dict[str, Any]) -> Any:
-        """Settings from `config.json`; names that are not known are an error."""
+        facts = (*READ, *kind.facts)
+        return cls(folder, read_config(folder, kind.name, facts, kind.settings.from_json), kind)
 
     @cached_property
     def settings(self) -> Any:
         """What the user chose."""
-        return self._read_settings(self.config["settings"])
+        return self.kind.settings.from_json(self.config["settings"])
 
     @cached_property
     def _in_memory(self) -> dict[str, tuple[tuple[int, ...], Any]]:
         return {}
+
+    def once(self, name: str, read: Callable[[], T]) -> T:
+        """What is read when it is first asked for, and never changes."""
+        if name not in self._in_memory:
+            self._in_memory[name] = ((), read())
+        return cast(T, self._in_memory[name][1])
 
     def loaded(self, path: Path, load: Callable[[], T]) -> T:
         """What a file of the run holds, loaded once; again when training has written another."""
@@ -207,7 +289,7 @@ class Run(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """A run is sent to other processes without what it has loaded."""
-        return {"folder": self.folder, "config": self.config}
+        return {"folder": self.folder, "config": self.config, "kind": self.kind}
 
     @property
     def source(self) -> str:
@@ -247,7 +329,7 @@ class Run(ABC):
 
     def with_ranks(
         self, devices: int | None = None, nodes: int | None = None, strategy: str | None = None
-    ) -> Self:
+    ) -> "Run":
         """The same run, to go on with another number of processes; None keeps what there was."""
         asked = {"devices": devices, "nodes": nodes, "strategy": strategy}
         given = {name: value for name, value in asked.items() if value is not None}
@@ -255,7 +337,7 @@ class Run(ABC):
         before = dict(zip(names, self.ranks, strict=True))
         return replace(self, config={**self.config, "ranks": {**before, **given}})
 
-    def on_device(self, device: str) -> Self:
+    def on_device(self, device: str) -> "Run":
         """The same run, to be asked on another device than it was trained on."""
         return replace(self, config={**self.config, "device": device})
 
@@ -265,13 +347,96 @@ class Run(ABC):
         with locked_run(self.folder) if self.is_main else nullcontext():
             yield
 
-    @abstractmethod
     def dataset(self) -> Any:
         """The data of the run, read again; refused if they have changed."""
+        return self.kind.dataset(self)
 
-    @abstractmethod
     def trainer(self, data: Any) -> Trainer[Any]:
         """A trainer at the last checkpoint, or at the first step if there is none."""
+        self.check_sizes()
+        trainer = self.kind.trainer(self, data)
+        if trainer.broadcast_from_main(self.last.exists()):
+            trainer.load(self.last)
+        return trainer
+
+    def trained_model(self) -> Any:
+        """The trained model itself, loaded once: to be asked, not to be changed."""
+        files = [self.checkpoints / f"{name}.safetensors" for name in self.kind.weights]
+        path = next((file for file in files if file.exists()), files[-1])
+        return self.loaded(path, lambda: self.kind.read_model(self, path))
+
+    def model(self) -> Any:
+        """A copy of the trained model."""
+        return self.kind.model(self) if self.kind.model else deepcopy(self.trained_model())
+
+    def answer(self, name: str) -> Callable[..., Any]:
+        """The function that answers a question, of this run; refused if its kind has none."""
+        why = self.kind.refusal(self, name)
+        if why is not None:
+            raise RunError(f"{self.folder}: {why}")
+        return functools.partial(self.kind.answers[name], self)
+
+    def sample(self, n: int, seed: int = 0, *given: Any, **options: Any) -> Any:
+        """Samples of the trained model: rows, images with their classes, or a table.
+
+        Args:
+            n: How many.
+            seed: Same seed, same samples.
+            given: Of tables, values of some columns (see `kermix.TableModel.sample`); of images,
+                the class of each.
+            options: Of tables, `given`, `deduplicate` and `min_distance`.
+        """
+        return self.answer("sample")(n, seed, *given, **options)
+
+    def sample_parts(self, n: int, seed: int = 0, *given: Any, **options: Any) -> Iterator[Any]:
+        """Of tables: what `sample` draws as Arrow tables, some ten thousand rows at a time."""
+        found: Iterator[Any] = self.answer("sample_parts")(n, seed, *given, **options)
+        return found
+
+    def check_draw(self, draw: Draw) -> None:
+        """Refuse samples that this kind of run does not have, before any are drawn."""
+        self.answer("write_samples")
+        if draw.of_table and self.kind.name != TABLE:
+            raise OptionError(
+                f"{self.folder}: --given, --spreadsheet-safe, --deduplicate and --min-distance "
+                "are for the table model."
+            )
+        if draw.label is not None and "classes" not in self.config:
+            raise OptionError(f"--label {draw.label}: the run in {self.folder} has no classes.")
+
+    def write_samples(self, path: Path, draw: Draw, on_rows: OnRows | None = None) -> None:
+        """Write samples to a file, in the form that its name asks for.
+
+        Args:
+            path: Where.
+            draw: What is asked for.
+            on_rows: Called with the number of samples that are written, part by part.
+        """
+        self.answer("write_samples")(path, draw, on_rows or (lambda rows: None))
+
+    def score(self, rows: Any, *names: Any, **options: Any) -> Any:  # (N,)
+        """Log-density of each row, in their order.
+
+        Args:
+            rows: A data frame, an array, a tensor, a list of rows, or a file of them.
+            names: Of a mixture, the names of the columns where the rows have none.
+            options: Of tables, `orders` of the columns to average over, and `on_rows`.
+        """
+        return self.answer("score")(rows, *names, **options)
+
+    def impute(self, table: Any, **options: Any) -> Any:
+        """The table with its gaps filled; see `kermix.TableModel.impute`, whose seed is `seed`."""
+        return self.answer("impute")(table, **options)
+
+    def conditionals(self, table: Any, target: str | None = None) -> Iterator[Any]:
+        """Distributions of a column given the other cells of each row, part by part."""
+        found: Iterator[Any] = self.answer("conditionals")(table, target)
+        return found
+
+    def predict(self, table: Any, target: str | None = None) -> np.ndarray:  # (N,)
+        """The most likely value of a column, or the median of a number, for each row."""
+        parts = self.conditionals(table, target)
+        return np.concatenate([np.asarray(part.values()) for part in parts])
 
     def check_sizes(self) -> None:
         """Refuse settings that declare more than the last checkpoint holds, if there is one."""
@@ -280,13 +445,9 @@ class Run(ABC):
             with rebuilding(self.last, tensors):
                 check_declared(self.settings, tensors)
 
-    @abstractmethod
     def finish(self, data: Any, outcome: Outcome) -> Numbers:
         """Write results and report; returns the numbers to show."""
-
-    def table_shown(self) -> Shown | None:
-        """A table that follows the numbers on a terminal, if a kind of run has one."""
-        return None
+        return self.kind.finish(self, data, outcome)
 
     def command(self) -> str:
         """The command that started this run, to be typed again in the same directory."""
@@ -313,29 +474,28 @@ class Run(ABC):
         repeat = Repeat.of(self.command(), made, settings)
         Page(template, title, content).repeated_by(repeat).save(self.folder / "report.html")
 
-    @abstractmethod
-    def shown(self, row: Row) -> dict[str, str]:
-        """What a progress bar shows of a report: `stage` and `metric`."""
-
     def notes(self, data: Any) -> list[str]:
         """What a user should know before believing the numbers."""
-        return list(self.config.get("notes", []))
+        found = [] if self.kind.notes is None else self.kind.notes(self, data)
+        return [*self.config.get("notes", []), *found]
 
-    def on_report(self, trainer: Trainer[Any], row: Row) -> None:  # noqa: B027
-        """Called after each report; a kind of run may keep more than the numbers."""
+    def table_shown(self) -> Shown | None:
+        """A table that follows the numbers on a terminal, if this kind of run has one."""
+        return None if self.kind.table_shown is None else self.kind.table_shown(self)
 
     def train(self, trainer: Trainer[Any], **callbacks: Callable[..., Any] | None) -> bool:
         """Train to the end or an interruption; returns whether the end was reached."""
         told = callbacks.pop("on_report", None)
 
         def report(row: Row) -> None:
-            write_metrics(self.folder, trainer.history, self.reported)
-            self.on_report(trainer, row)
+            write_metrics(self.folder, trainer.history, self.kind.reported)
+            if self.kind.on_report is not None:
+                self.kind.on_report(self, trainer, row)
             if told is not None:
                 told(row)
 
         if trainer.is_main:
-            write_metrics(self.folder, trainer.history, self.reported)
+            write_metrics(self.folder, trainer.history, self.kind.reported)
         return trainer.run(folder=self.checkpoints, on_report=report, **callbacks)
 
 

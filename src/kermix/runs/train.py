@@ -229,9 +229,9 @@ def _progress(run: Run, trainer: Trainer[Any], show: bool) -> Iterator[dict[str,
     if not show:
         yield {}
         return
-    label = "classify" if run.kind == "classify" else "fit"
+    label = run.config["command"][1]
     with progress_bar(label, trainer.total, trainer.step) as (bar, task):
         yield {
             "on_step": lambda step: bar.update(task, completed=step),
-            "on_report": lambda row: bar.update(task, **run.shown(row)),
+            "on_report": lambda row: bar.update(task, **run.kind.shown(run, row)),
         }

@@ -20,13 +20,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kermix.errors import MissingExtraError, RunError
+from kermix.errors import MissingExtraError, OptionError, RunError
 from kermix.files import read_checksummed, whole_file, write_checksummed
 
 __all__ = [
     "RunningAverage",
     "check_declared",
+    "device_of",
     "load_checkpoint",
+    "load_model",
     "optimizer_tensors",
     "rebuilding",
     "restore_optimizer",
@@ -64,6 +66,30 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except ValueError as error:
         raise RunError(
             f"{path}: damaged, or not a checkpoint ({error}). {_what_to_do(path)}"
+        ) from None
+
+
+def load_model(model: nn.Module, tensors: dict[str, Tensor]) -> None:
+    """Give a model the weights of a checkpoint."""
+    model.load_state_dict(tensors_of("model.", tensors))
+
+
+def device_of(name: str) -> torch.device:
+    """Where a trained model is asked: a device by its name; `"auto"` is an accelerator, if any.
+
+    Example:
+        >>> device_of("cpu")
+        device(type='cpu')
+    """
+    if name in ("auto", "gpu"):
+        there = [n for n in ("mps", "cuda") if getattr(torch, n).is_available()]
+        name = there[0] if there else "cpu" if name == "auto" else "cuda"
+    try:
+        device = torch.device(name)
+        return torch.empty(0, device=device).device  # with its number
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise OptionError(
+            f"device={name!r} cannot be used here: {' '.join(str(error).split())}"
         ) from None
 
 
@@ -143,6 +169,11 @@ class _Allocations(TorchDispatchMode):
     def __init__(self, most: int) -> None:
         super().__init__()
         self._left = most
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: PyTorch would import its compiler, for a second, and nothing here is compiled."""
+        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not any(isinstance(argument, Tensor) for argument in args):

@@ -35,10 +35,10 @@ from kermix.settings import (
     Setting,
     Settings,
 )
-from kermix.training.checkpoints import check_declared, load_checkpoint, rebuilding
+from kermix.training.checkpoints import check_declared, load_checkpoint, load_model, rebuilding
 from kermix.training.fit_settings import REFINE_BATCH_SIZE, REFINE_WITH, RefineName
 from kermix.training.graphs import adam
-from kermix.training.loop import Forward, Task, Trainer, gradients_on, load_model
+from kermix.training.loop import Forward, Task, Trainer, gradients_on
 from kermix.training.schedules import VarianceSchedule, learning_rate
 
 __all__ = [

@@ -39,6 +39,7 @@ from kermix.errors import (
 from kermix.training.checkpoints import (
     RunningAverage,
     load_checkpoint,
+    load_model,
     optimizer_tensors,
     rebuilding,
     restore_optimizer,
@@ -47,7 +48,7 @@ from kermix.training.checkpoints import (
 )
 from kermix.training.graphs import StepGraph
 
-__all__ = ["Forward", "Row", "Task", "Trainer", "gradients_on", "load_model", "make_fabric"]
+__all__ = ["Forward", "Row", "Task", "Trainer", "gradients_on", "make_fabric"]
 
 Row: TypeAlias = dict[str, float]
 Forward: TypeAlias = Callable[..., Any]
@@ -491,11 +492,6 @@ class Trainer(Generic[TaskT]):
             {k: math.nan if v is None else v for k, v in row.items()}
             for row in content.get("history", [])
         ]
-
-
-def load_model(model: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Give a model the weights of a checkpoint."""
-    model.load_state_dict(tensors_of("model.", tensors))
 
 
 def _named(model: nn.Module) -> dict[str, Tensor]:

@@ -56,7 +56,7 @@ KMEANS_PASSES = 8
 ROUNDING = 4 * torch.finfo(torch.float64).eps
 
 
-class Moments(NamedTuple):
+class Expectation(NamedTuple):
     """The result of an expectation step: log-densities, and sums weighted by responsibilities."""
 
     log_densities: Tensor  # (N,)
@@ -105,7 +105,7 @@ class EMRows:
             part = slice(start, start + step)
             yield part, self._kept[part] if keep else self.features(self.values[part])
 
-    def moments(self, state: "EMState") -> Moments:
+    def moments(self, state: "EMState") -> Expectation:
         """The expectation step."""
         constant, factors = state.natural(self)
         mass, sums = torch.zeros_like(constant), torch.zeros_like(factors)
@@ -119,7 +119,7 @@ class EMRows:
             responsibility /= total
             mass += responsibility.sum(0)
             sums += responsibility.T @ features
-        return Moments(log_densities, mass, sums)
+        return Expectation(log_densities, mass, sums)
 
 
 class EMRowsWithGaps(EMRows):
@@ -131,7 +131,7 @@ class EMRowsWithGaps(EMRows):
     def _patterns(self) -> list[tuple[Tensor, Tensor]]:
         return list(gap_patterns(self.values))
 
-    def moments(self, state: "EMState") -> Moments:
+    def moments(self, state: "EMState") -> Expectation:
         """The expectation step."""
         mass = torch.zeros_like(state.log_weights)
         sums = state.means.new_zeros(len(mass), self.width)
@@ -147,7 +147,7 @@ class EMRowsWithGaps(EMRows):
                 second += share.sum(1)[:, None, None] * rest
                 first = (share.unsqueeze(2) * mean).sum(1)
                 sums += torch.cat([first, second[:, i, j]], 1)
-        return Moments(log_densities, mass, sums)
+        return Expectation(log_densities, mass, sums)
 
 
 @dataclass(frozen=True)

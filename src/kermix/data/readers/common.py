@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from kermix.errors import MissingExtraError, OptionError, TableError
+from kermix.errors import MissingExtraError, OptionError, SizeError, TableError
 
 __all__ = [
     "DATABASES",
@@ -30,6 +30,7 @@ __all__ = [
     "TRUTHS",
     "CsvForm",
     "Reading",
+    "check_expanded",
     "check_file",
     "counted",
     "expand",
@@ -40,10 +41,13 @@ __all__ = [
     "kind_of_file",
     "listed",
     "load_pyarrow",
+    "most_bytes",
     "names_apart",
+    "one_line",
     "opened",
     "size_of",
     "split_part",
+    "unpacking",
 ]
 
 KINDS = ("category", "number", "time", "constant", "key", "text")  # of columns
@@ -61,6 +65,9 @@ READABLE = (
     *TEXT, ".parquet", ".feather", ".arrow", *JSON, ".xlsx", ".npy", ".npz", *DATABASES
 )  # fmt: skip
 READABLE_SHOWN = f"{', '.join(READABLE)}; text and JSON also with {', '.join(PACKED)}"
+LARGEST = 2**34  # bytes that a packed file may become: convention
+RATIO = 200  # and how many times its own size: what is packed in earnest has less, bombs have 1000
+SMALL = 2**26  # but this much in any case: convention
 # What a folder is read for; other files in it, such as a text beside the data, are passed over.
 IN_FOLDERS = (".parquet", ".csv", ".tsv", ".npy", ".feather", ".arrow", *JSON)
 IN_PARTS = (".npz", *DATABASES)  # files that hold several tables
@@ -352,6 +359,36 @@ def opened(address: str) -> Iterator[BinaryIO]:
                 yield file
     except OSError as error:
         raise TableError(f"{address}: cannot be read ({_reason(error)}).") from None
+
+
+def most_bytes(size: int, small: int = SMALL) -> int:
+    """Bytes that a packed file of this size may become."""
+    return min(LARGEST, max(RATIO * size, small))
+
+
+@contextmanager
+def unpacking(address: str | Path) -> Iterator[None]:
+    """Name the packed file that cannot be unpacked."""
+    try:
+        yield
+    except (load_pyarrow().ArrowException, EOFError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise TableError(f"{address}: cannot be unpacked ({one_line(error)}).") from None
+
+
+def check_expanded(address: str | Path, total: int, most: int) -> None:
+    """Refuse to unpack more than so many bytes of a file."""
+    if total > most:
+        raise SizeError(
+            f"{address}: would expand from {size_of(str(address))} bytes to more than "
+            f"{most >> 20} MiB; unpack it yourself if that is right."
+        )
+
+
+def one_line(error: Exception) -> str:
+    """What an error says, on one line."""
+    return " ".join(str(error).split()).rstrip(".")
 
 
 def is_pattern(source: Any) -> bool:

@@ -22,22 +22,18 @@ from kermix.data.readers.common import (
     GAPS,
     CsvForm,
     Reading,
+    check_expanded,
     counted,
     is_number,
     kind_of_file,
     listed,
     load_pyarrow,
+    most_bytes,
     opened,
     size_of,
-)
-from kermix.data.readers.formats import (
-    PART_BYTES,
-    FileLook,
-    Part,
-    check_expanded,
-    most_bytes,
     unpacking,
 )
+from kermix.data.readers.formats import PART_BYTES, FileLook, Part
 from kermix.data.readers.text_columns import (
     CellType,
     ColumnJudge,
@@ -62,7 +58,9 @@ __all__ = [
 DELIMITERS = ",;\t|"
 DECIMAL_COMMA = re.compile(r"[-+]?(\d+|\d{1,3}(\.\d{3})+),\d+([eE][-+]?\d+)?")
 WITHOUT_COMMA = re.compile(r"[-+]?(\d+|\d{1,3}(\.\d{3})+)")
-DATE = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
+DECIMAL_POINT = re.compile(r"[-+]?\d*\.(\d{1,2}|\d{4,})")
+THREE_DIGITS = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
+DATE = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?|\d\d:\d\d(:\d\d)?")
 # Conventions: lines that are looked at, what may be a year, and from how many columns on a header
 # of numbers is judged by their scale.
 LINES, YEARS, FEW = 50, range(1700, 2301), 3
@@ -205,15 +203,29 @@ def _delimiter(text: str) -> str:
 def _has_decimal_commas(rows: Sequence[Sequence[str]]) -> bool:
     """Whether there is a column of numbers of which some have a comma, and none a point.
 
-    Points between thousands are no decimal points.
+    Points between thousands are no decimal points; where another column has decimal points,
+    commas before three digits are those between thousands.
     """
-    for column in zip(*rows, strict=False):
-        filled = [c for c in map(str.strip, column) if c not in GAPS]
-        if any(DECIMAL_COMMA.fullmatch(c) for c in filled) and all(
-            DECIMAL_COMMA.fullmatch(c) or WITHOUT_COMMA.fullmatch(c) for c in filled
-        ):
-            return True
-    return False
+    columns = _filled_columns(rows)
+    commas = [having for column in columns if (having := _with_comma(column))]
+    clear = not all(THREE_DIGITS.fullmatch(c) for having in commas for c in having)
+    return bool(commas) and (clear or not any(map(_has_points, columns)))
+
+
+def _filled_columns(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    return [[c for c in map(str.strip, column) if c not in GAPS]
+            for column in zip(*rows, strict=False)]  # fmt: skip
+
+
+def _with_comma(column: Sequence[str]) -> list[str]:
+    """The cells with a decimal comma, if all cells of a column are numbers that may have one."""
+    having = [c for c in column if DECIMAL_COMMA.fullmatch(c)]
+    fits = all(c in having or WITHOUT_COMMA.fullmatch(c) for c in column)
+    return having if fits else []
+
+
+def _has_points(column: Sequence[str]) -> bool:
+    return _are_numbers(column, ".") and any(DECIMAL_POINT.fullmatch(c) for c in column)
 
 
 def _names(text: str, first: Sequence[str], delimiter: str, name: str) -> tuple[str, ...]:
@@ -237,9 +249,9 @@ def _names(text: str, first: Sequence[str], delimiter: str, name: str) -> tuple[
 
 def _is_header(rows: Sequence[Sequence[str]], decimal: str) -> tuple[bool, bool]:
     """Whether the first line holds names, and whether that can be doubted."""
-    cells = [c.strip() for c in rows[0]]
+    cells = ["" if c.strip() in GAPS else c.strip() for c in rows[0]]
     below = [r for r in rows[1:] if len(r) == len(cells)]
-    columns = [[c.strip() for c in column if c.strip()] for column in zip(*below, strict=False)]
+    columns = _filled_columns(below)
     above = list(zip(cells, columns, strict=False))
     if not _are_numbers([c for c in cells if c], decimal):
         return _beside_words(above, decimal)

@@ -21,15 +21,19 @@ from kermix.data.readers.common import (
     GAPS,
     JSON,
     Reading,
+    check_expanded,
     is_index,
     is_number,
     is_remote,
     kind_of_file,
     listed,
     load_pyarrow,
+    most_bytes,
+    one_line,
     opened,
     size_of,
     split_part,
+    unpacking,
 )
 from kermix.data.readers.frames import column_numbers, complete_rows, without_missing
 from kermix.data.readers.text_columns import read_words
@@ -40,46 +44,16 @@ __all__ = [
     "Batch",
     "FileLook",
     "Part",
-    "check_expanded",
     "look_at_file",
-    "most_bytes",
     "numbers_of",
     "numeric_columns",
     "parquet_errors",
     "read_whole",
-    "unpacking",
 ]
 
 ROWS = 65_536  # of a batch: convention
 PART_BYTES = 2**24  # of a file, that are a part: convention
-LARGEST = 2**34  # bytes that a packed file may become: convention
-RATIO = 200  # and how many times its own size: what is packed in earnest has less, bombs have 1000
-SMALL, SMALL_PARQUET = 2**26, 2**30  # but this much in any case; Parquet is good at equal cells
-
-
-def most_bytes(size: int, small: int = SMALL) -> int:
-    """Bytes that a packed file of this size may become."""
-    return min(LARGEST, max(RATIO * size, small))
-
-
-@contextmanager
-def unpacking(address: str | Path) -> Iterator[None]:
-    """Name the packed file that cannot be unpacked."""
-    try:
-        yield
-    except (load_pyarrow().ArrowException, EOFError, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise TableError(f"{address}: cannot be unpacked ({_line(error)}).") from None
-
-
-def check_expanded(address: str | Path, total: int, most: int) -> None:
-    """Refuse to unpack more than so many bytes of a file."""
-    if total > most:
-        raise SizeError(
-            f"{address}: would expand from {size_of(str(address))} bytes to more than "
-            f"{most >> 20} MiB; unpack it yourself if that is right."
-        )
+SMALL_PARQUET = 2**30  # bytes that it may have in any case; it is good at equal cells
 
 
 class Batch(NamedTuple):
@@ -202,10 +176,6 @@ def without_index(table: Any) -> Any:
     return table.select([name for name in table.column_names if not is_index(name)])
 
 
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split()).rstrip(".")
-
-
 # --- Parquet.
 
 
@@ -219,7 +189,7 @@ def parquet_errors(address: str | Path) -> Iterator[None]:
         # Arrow reports damaged pages as an OSError without an error number.
         if isinstance(error, OSError) and error.errno is not None:
             raise TableError(f"{address}: cannot be read ({error.strerror}).") from None
-        raise TableError(f"{address}: not a readable Parquet file ({_line(error)}).") from None
+        raise TableError(f"{address}: not a readable Parquet file ({one_line(error)}).") from None
 
 
 def _parquet(path: Path) -> Any:
@@ -374,7 +344,7 @@ def _feather(path: Path) -> Iterator[Any]:
             for batch in batches:
                 yield arrow.Table.from_batches([batch])
     except (arrow.ArrowException, OSError) as error:
-        raise TableError(f"{path}: not a readable Feather file ({_line(error)}).") from None
+        raise TableError(f"{path}: not a readable Feather file ({one_line(error)}).") from None
 
 
 def _json(path: Path) -> Any:
@@ -389,7 +359,7 @@ def _json(path: Path) -> Any:
         return found
     except (arrow.ArrowException, OSError) as error:
         raise TableError(
-            f"{path}: not readable as JSON lines, an object in each ({_line(error)})."
+            f"{path}: not readable as JSON lines, an object in each ({one_line(error)})."
         ) from None
 
 
@@ -423,7 +393,7 @@ def _excel(path: Path, sheet: str | None, notes: list[str]) -> Any:
             asked = names if sheet is None else [name for name in names if name == sheet]
             found = {name: _rows_of(book[name]) for name in asked}
     except (ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
-        raise TableError(f"{path}: not a readable Excel file ({_line(error)}).") from None
+        raise TableError(f"{path}: not a readable Excel file ({one_line(error)}).") from None
     if not found:
         raise TableError(f"{path}: has no sheet {sheet!r}; it has {listed(names)}.")
     filled = {name: sum(map(_filled, rows)) for name, rows in found.items()}
@@ -516,7 +486,7 @@ def _duckdb(path: Path, table: str | None) -> Iterator[Any]:
             for batch in reader:
                 yield load_pyarrow().Table.from_batches([batch])
     except duckdb.Error as error:
-        raise TableError(f"{path}: not a readable file of DuckDB ({_line(error)}).") from None
+        raise TableError(f"{path}: not a readable file of DuckDB ({one_line(error)}).") from None
 
 
 SQLITE = {"integer": "int64", "real": "float64", "text": "string"}
@@ -545,7 +515,7 @@ def _sqlite(path: Path, table: str | None) -> Iterator[Any]:
                 ]
                 yield arrow.table(arrays, schema=schema)
     except sqlite3.Error as error:
-        raise TableError(f"{path}: not a readable file of SQLite ({_line(error)}).") from None
+        raise TableError(f"{path}: not a readable file of SQLite ({one_line(error)}).") from None
 
 
 def _sqlite_type(base: sqlite3.Connection, table: str, column: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from kermix.data.readers.common import CsvForm, listed, load_pyarrow
+from kermix.data.readers.common import CsvForm, listed, load_pyarrow, one_line
 from kermix.errors import MissingExtraError, SchemaError, TableError
 
 __all__ = [
@@ -137,7 +137,7 @@ def _from_dict(table: Mapping[Any, Any], name: str) -> Frame:
         try:
             found = _from_cells(cells)
         except (arrow.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise SchemaError(f"{name}, column {label}: {_line(error)}.") from None
+            raise SchemaError(f"{name}, column {label}: {one_line(error)}.") from None
         columns[str(label)], types[str(label)] = _plain(_chunked(found))
     sizes = {n: len(c) for n, c in columns.items()}
     if len(set(sizes.values())) > 1:
@@ -352,10 +352,6 @@ def _check_names(names: Sequence[str], table: str) -> None:
         seen: set[str] = set()
         twice = sorted({n for n in names if n in seen or seen.add(n)})  # type: ignore[func-returns-value]
         raise SchemaError(f"{table}: column names appear twice: {listed(twice)}.")
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split()).rstrip(".")
 
 
 FRAME_KINDS = ("pandas", "polars", "arrow", "dict", "array")

@@ -244,9 +244,9 @@ def _chosen_columns(
     parts: list[Part] = []
     for look in shown:
         names = _matched(look, shown[0], wanted, strict=columns is None)
-        for name in (*names, *(others if columns is None else ())):
-            if name in look.faults:
-                raise SchemaError(look.faults[name])
+        faults = [name for name in look.faults if columns is None or name in names]
+        if faults:
+            raise SchemaError(look.faults[faults[0]])
         parts += [replace(part, columns=names) for part in look.parts]
     if not parts:
         raise TableError(f"{first.address}: there are no rows in it, nor in any other file.")

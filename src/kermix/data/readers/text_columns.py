@@ -39,6 +39,7 @@ CLOCK = r"^\d\d:\d\d(?::\d\d)?$"
 TWO_LETTERS = r"^[A-Z]{2}$"
 SPELLED_NA = "NA"
 CODES = 3  # with so many others of two letters, NA is one of them; a convention
+FIRST_WORDS = 1000  # cells that tell how many different numbers there are: a convention
 SHOWN_WORDS = 5  # that are no numbers: a convention
 FIRST = 16  # cells that are tried before all: a convention
 # Digits with which 64 bits may not hold a whole number.
@@ -168,6 +169,7 @@ class ColumnJudge:
         self._digits, self._padded, self._phones = True, False, True
         self._cells = self._long = 0  # how many, and how many that 64 bits may not hold
         self._rows = self._words = self._numbers = 0
+        self._different = 0  # numbers, of the first cells
         self._odd: dict[str, int] = {}  # the first words without a digit, and their rows
         self._coded = False  # whether a word that is no number has digits
         self._codes: set[str] | None = set()  # words of two letters; None: there are others
@@ -194,7 +196,7 @@ class ColumnJudge:
             if self.kind != "null":  # the cells before were of another type
                 self._codes = None
             if self.kind in NUMBERS:
-                self._numbers = self._words = self._rows
+                self._numbers = self._words = self._different
             self.kind = "string"
             return False
         self.trimmed = True
@@ -231,6 +233,7 @@ class ColumnJudge:
                 self._digits = _all(cells, WHOLE)
                 self._phones = self._phones and self._digits and _all(cells, PHONE)
             self._padded = self._padded or (self._digits and _any(cells, PADDED))
+            self._different = self._different or len(cells.slice(0, FIRST_WORDS).unique())
             lengths = compute.binary_length(cells)
             self._long += compute.sum(compute.greater_equal(lengths, LONG)).as_py()
             self._cells += len(cells)
@@ -260,7 +263,7 @@ class ColumnJudge:
         self._numbers += compute.sum(numbers).as_py() or 0
         self._padded = self._padded or _any(plain.filter(numbers), PADDED)
         others = words.filter(compute.invert(numbers))
-        digits = compute.match_substring_regex(others, "[0-9]")
+        digits = compute.match_substring_regex(others, f"[0-9]|{WORDS_OF_TRUTH}")
         self._coded = self._coded or bool(compute.any(digits).as_py())
         odd = others.filter(compute.invert(digits))
         for word in odd[: SHOWN_WORDS - len(self._odd)]:
@@ -420,7 +423,8 @@ def _are_in(cells: Any, words: frozenset[str]) -> Any:
 def _all(cells: Any, pattern: str) -> bool:
     from pyarrow import compute
 
-    return bool(compute.all(compute.match_substring_regex(cells, pattern)).as_py())
+    fits = compute.match_substring_regex(cells, pattern)
+    return bool(compute.all(fits, min_count=0).as_py())  # also of gaps alone
 
 
 def _first_with(cells: Any, mark: str) -> str:

@@ -347,18 +347,24 @@ class Judge:
             return self._category(cells)
         if cells.type.mixed:
             return self._text(cells) or self._category(cells)
+        return self._words(cells)
+
+    def _words(self, cells: ColumnCells) -> Column:
+        """Text by what it tells: times, numbers in a form, ids, free text, or a category."""
+        values, counts = cells.counted
         dates = without_marks(values).drop_null()
         way = text_format(dates)
         note = time_note(cells.name, dates, way)
-        look = look_at_numbers(values, counts=cells.counted[1]) if way is None else None
-        if look is not None and look.form is not None:
-            return self._written_numbers(cells, look.form)
-        note = note or (look and look.note(cells.name))
-        self.remarks.extend(filter(None, [note]))
         if way is not None:
+            self.remarks.extend([note] if note else [])
             return self._time(cells, None, way)
+        look = look_at_numbers(values, counts=counts)
+        if look.form is not None:
+            return self._written_numbers(cells, look.form)
+        note = note or look.note(cells.name)
+        self.remarks.extend([note] if note else [])
         # What is mostly money is no id, whatever else is there.
-        may_be_key = note is None or (look is not None and look.may_be_codes)
+        may_be_key = note is None or look.may_be_codes
         return self._text(cells, may_be_key) or self._category(cells)
 
     def _written_numbers(self, cells: ColumnCells, form: NumberForm) -> NumberColumn:

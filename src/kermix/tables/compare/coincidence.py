@@ -363,6 +363,8 @@ def _copies(weights: np.ndarray, mine: np.ndarray | None, other: np.ndarray | No
     if not clear.all():
         return 0
     excess = float(weights @ (weights - 1)) / 2 * -math.expm1(-float(more.min()))
+    if math.sqrt(1 + 2 * excess / max(1.0, float(weights.sum()))) < NEGLIGIBLE:
+        return 0  # of so few copies, nothing follows
     again = int(weights.sum()) - int((weights > 0).sum())
     return min(round(excess), again) if excess <= weights.sum() else 0
 

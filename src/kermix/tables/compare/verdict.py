@@ -152,9 +152,13 @@ class Verdict:
     def headline(self) -> str:
         """Whether they differ, and how much; repeated rows come first."""
         answer = self.answer()
-        if repeats := self._of_rows(self.repeated, "{count:,} repeated {rows} in {name}"):
-            answer = f"Apart from {_listed(repeats)}: {answer[0].lower()}{answer[1:]}"
+        if repeats := self.repeats():
+            answer = f"Apart from {repeats}: {answer[0].lower()}{answer[1:]}"
         return " ".join(filter(None, [self._of_pairs(), *self.of_copies(), answer]))
+
+    def repeats(self) -> str:
+        """How many rows of which set repeat others of it and are left out; empty if none do."""
+        return _listed(self._of_rows(self.repeated, "{count:,} repeated {rows} in {name}"))
 
     def _of_pairs(self) -> str:
         if not self.paired:
@@ -204,6 +208,9 @@ class Verdict:
             told = self.detectable()
             shift = f"; {told}" if told else ""
             return f"No difference found at level {self.level:g} ({p}){shift}."
+        return self._differ(p)
+
+    def _differ(self, p: str) -> str:
         differ = f"They differ ({p})"
         if self.perhaps_copies:
             differ = f"They may differ ({p} if no row is a copy of another)"
@@ -214,14 +221,13 @@ class Verdict:
         if low > 0.5:
             return f"{differ}: a classifier tells their rows apart with {shown}."
         if high <= LITTLE:
-            return (
-                f"{differ}, but by little: a classifier hardly tells their rows apart, with "
-                f"{shown}."
+            apart = "by little: a classifier does not tell their rows apart"
+        else:
+            apart = (
+                "rows are too few to say by how much: it is not clear that a classifier can tell "
+                "them apart"
             )
-        return (
-            f"{differ}, but rows are too few to say by how much: a classifier tells them apart "
-            f"with {shown}."
-        )
+        return f"{differ}, but {apart}, {shown}."
 
     def too_few(self) -> str:
         """Why there is no answer, if there are too few rows or permutations; otherwise empty."""

@@ -24,6 +24,7 @@ LOOKED_AT = 5000  # rows: pairs of them tell a key from chance
 MOST_COLUMNS = 30
 FEWEST_PAIRS = 10.0  # expected by chance: that there is none has probability exp(-10)
 OF_CHANCE = 0.05  # equal pairs, at most so many of those expected
+ORDERS = 10.0  # times as large as the smallest: then numbers of one sign are told by logarithms
 NEAR_PLACES, FEWEST_FOR_A_SLOPE = 6, 5  # rows of the entity that tell what is usual at a place
 
 
@@ -160,9 +161,10 @@ def within_entities(rows: ComparedRows, panel: Panel, training: int) -> RowsOfEn
 
 
 def _warped(rows: ComparedRows, place: ColumnPlace, training: int) -> Tensor:  # (N,)
-    """A number of all rows: in its own units, and by its logarithm far out.
+    """A number of all rows: its logarithm, or its own units with a logarithm far out.
 
-    Normal scores bend where they please, and what grows evenly would not be even in them.
+    Positive numbers of different size grow by shares, so their logarithms are even. Normal scores
+    bend where they please, and what grows evenly would not be even in them.
     """
     found = rows.pooled[:, place.numbers].double()
     if rows.mixed is not None:
@@ -172,10 +174,11 @@ def _warped(rows: ComparedRows, place: ColumnPlace, training: int) -> Tensor:  #
         assert isinstance(column, NumberColumn)
         scores = found.numpy() * rows.mixed.spread[q] + rows.mixed.centre[q]
         found = torch.from_numpy(column.map.inverse(scores))
-    low, middle, high = found[:training].quantile(
-        torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
-    )
-    scale = high - low if high > low else found[:training].std()
+    own = found[:training]
+    if float(found.min()) > 0 and float(own.max()) > ORDERS * float(own.min()):
+        return found.log()
+    low, middle, high = own.quantile(torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64))
+    scale = high - low if high > low else own.std()
     return ((found - middle) / (scale if scale > 0 else 1.0)).asinh()
 
 

@@ -23,7 +23,10 @@ from kermix.evaluation.spectra import RULES, chosen_kernel, feature_map_of, refu
 from kermix.kernels.gaussian import GaussianKernel, choose_variance
 from kermix.kernels.others import AnyKernel
 from kermix.sketches.sketch import Sketch, check_comparable
-from kermix.tables.compare.coincidence import equal_pairs_by_columns
+from kermix.tables.compare.coincidence import (
+    equal_pairs_by_columns,
+    repeats_beyond_coincidence,
+)
 from kermix.tables.compare.column_changes import ComparedRows
 from kermix.tables.compare.sketch_comparison import is_sketch
 from kermix.tables.compare.verdict import JudgementTask, Verdict, judge_sketches
@@ -302,7 +305,12 @@ def _verdict(data: JudgedData, level: float, permutations: int, seed: int) -> Ve
         _, vectors = torch.linalg.eigh(centred.mT @ centred)
         turned = centred @ vectors[:, -COMPONENTS:]
         rows = ComparedRows(turned, data.n, tuple(column_names(COMPONENTS)))
-    return JudgementTask(rows, data.names, level, permutations, seed).find().verdict
+    again = repeats_beyond_coincidence(rows)
+    repeated = int(again[: data.n].sum()), int(again[data.n :].sum())
+    if any(repeated):
+        kept = rows.pooled[~again]
+        rows = ComparedRows(kept, data.n - repeated[0], rows.names, rows.mixed)
+    return JudgementTask(rows, data.names, level, permutations, seed, repeated).find().verdict
 
 
 def _classifier(verdict: Verdict) -> Score | None:
@@ -337,13 +345,10 @@ def _memorizing(data: JudgedData, seed: int) -> tuple[Memorizing, list[Score], l
         if panel is not None:
             both = len(data.points)
             within = _within(data, panel, [at_real, data.n + at_fake, both + at_held])
-    by_chance = math.inf
-    if data.table:
-        compared = data.every.some(torch.cat([at_real, data.n + at_fake]), len(at_real))
-        by_chance = equal_pairs_by_columns(compared)
     found = memorizing(
-        data.real[at_real], data.fake[at_fake], held, _own_units(data)[at_real], within, by_chance
-    )
+        data.real[at_real], data.fake[at_fake], held, _own_units(data)[at_real], within,
+        _equal_by_chance(data, at_real, at_fake),
+    )  # fmt: skip
     rows = tuple((int(at_fake[i]), int(at_real[k])) for i, k in found.rows)
     found = replace(found, rows=rows, entity=() if panel is None else panel.entity)
     m = len(at_fake)
@@ -371,6 +376,14 @@ def _memorizing(data: JudgedData, seed: int) -> tuple[Memorizing, list[Score], l
             "rows, 1 for copies",
         ),
     ], words  # fmt: skip
+
+
+def _equal_by_chance(data: JudgedData, at_real: Tensor, at_fake: Tensor) -> float:
+    """How many pairs of equal rows all columns of a table together explain."""
+    if not data.table:
+        return math.inf
+    at = torch.cat([at_real, data.n + at_fake])
+    return equal_pairs_by_columns(data.every.some(at, len(at_real)))
 
 
 def _error(share: float, rows: int) -> float:

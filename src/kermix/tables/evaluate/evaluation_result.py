@@ -168,19 +168,11 @@ def answer_of(
         level_of_copies: At which p-value of it samples are called copies.
         named: Whether columns have names, so that those that differ are worth telling.
     """
-    copied = [] if memory is None else _copied(memory, level_of_copies)
-    against = _against(scores, invented, missed) if verdict.different else []
-    far = [] if memory is None else _far(memory)
-    # Held-out rows tell near copies better, and rows of a panel are pairs by nature.
-    known = memory is None or memory.held_out or memory.entity
-    alike = [] if copied or known else _alike(verdict)
-    against += [*copied, *alike, *far]
-    headline = _headline(verdict)
-    parts = [headline]
-    if against and verdict.different:
-        parts.append(_sentence(against))
-    elif against:  # what is wrong comes first
-        parts = [_sentence(against), f"Apart from that: {headline[0].lower()}{headline[1:]}"]
+    faults = [] if memory is None else _faults(verdict, memory, level_of_copies)
+    against = [*_against(scores, invented, missed), *faults] if verdict.different else faults
+    if repeats := verdict.repeats():
+        against = [f"{repeats} count once, as coincidence does not explain them", *against]
+    parts = _with_headline(_headline(verdict), against, verdict.different)
     if named and (verdict.different_columns or not verdict.different):
         parts.append(verdict.where())
     told = verdict.pvalue is not None and not verdict.too_few()
@@ -189,9 +181,26 @@ def answer_of(
         parts.append(
             f"The samples are as diverse as real data (Vendi score {ratio.value:.2f} times)."
         )
-    faults = bool(copied or alike or far)
-    good = None if not told and not faults else not (verdict.different or faults)
+    bad = bool(faults or verdict.repeated[1])
+    good = None if not told and not bad else not (verdict.different or bad)
     return " ".join(filter(None, parts)), good
+
+
+def _with_headline(headline: str, against: Sequence[str], different: bool) -> list[str]:
+    """What is wrong comes first where nothing else is."""
+    if not against:
+        return [headline]
+    if different:
+        return [headline, _sentence(against)]
+    return [_sentence(against), f"Apart from that: {headline[0].lower()}{headline[1:]}"]
+
+
+def _faults(verdict: Verdict, memory: Memorizing, level: float) -> list[str]:
+    """What is wrong with samples whether or not they differ from real data, in words."""
+    copied = _copied(memory, level)
+    # Held-out rows tell near copies better, and rows of a panel are pairs by nature.
+    known = bool(copied or memory.held_out or memory.entity)
+    return [*copied, *([] if known else _alike(verdict)), *_far(memory)]
 
 
 def _alike(verdict: Verdict) -> list[str]:
@@ -228,17 +237,21 @@ def _copied(memory: Memorizing, level: float) -> list[str]:
         found.append(
             f"{_percent(memory.copies)} of the samples are exact copies of training rows{also}"
         )
-    near, told = memory.near_pvalue, memory.interval
-    if near is None or near > level or memory.memorized is None or told is None:
-        return found
-    if exact and told[0] <= memory.copies:
-        return found  # they are those
-    share = (
-        f"at least about {_percent(memory.memorized)} ({_percent(told[0])} to {_percent(told[1])})"
-    )
-    also = ", exact ones among them" if exact else ""
-    return [*found, f"{share} are near copies{also}" if exact else
-            f"{share} of the samples are near copies of training rows"]  # fmt: skip
+    near = _nearly_copied(memory, level)
+    # Exact copies are near ones too.
+    if near and exact and memory.interval is not None and memory.interval[0] > memory.copies:
+        found.append(f"{near} are near copies, exact ones among them")
+    elif near and not exact:
+        found.append(f"{near} of the samples are near copies of training rows")
+    return found
+
+
+def _nearly_copied(memory: Memorizing, level: float) -> str:
+    """The share of near copies, if there are any beyond chance."""
+    near, told, share = memory.near_pvalue, memory.interval, memory.memorized
+    if near is None or near > level or share is None or told is None:
+        return ""
+    return f"at least about {_percent(share)} ({_percent(told[0])} to {_percent(told[1])})"
 
 
 def copies_in_words(memory: Memorizing, panel: Panel | None, held_out: bool) -> list[str]:
@@ -309,8 +322,8 @@ def _against(
     ratio = scores.get("vendi_ratio")
     if ratio is not None:
         off = max(SURE * (ratio.error or 0.0), 0.02)
-        word = "less" if ratio.value < 1 - off else "more" if ratio.value > 1 + off else ""
-        if word:
+        if abs(ratio.value - 1) > off:
+            word = "less" if ratio.value < 1 else "more"
             times = f"Vendi score {ratio.value:.2f} times that of real data"
             found.append(f"they are {word} diverse ({times})")
         elif not found:

@@ -160,6 +160,14 @@ class TableNetwork(nn.Module):
             return ColumnParts(*(torch.cat(part) for part in zip(*found, strict=True)))
         return self.calibrated(found[0] if len(found) == 1 else self.averaged(found), seen)
 
+    @torch.no_grad()
+    def try_out(self) -> None:
+        """Ask for one row, so that parts which do not fit are found where a network is read."""
+        codes = torch.zeros(1, self.layout.columns, dtype=torch.long)
+        values = torch.zeros(1, len(self.layout.numbers))
+        for seen in (torch.ones_like(codes, dtype=torch.bool), codes.bool()):
+            self(codes, values, seen)
+
     def _relative_to(self, expected: Expected | None, parts: ColumnParts) -> ColumnParts:
         """Mixtures whose centres and widths are in units of what lines expect.
 

@@ -19,12 +19,12 @@ from kermix.distributed.launch import check_ranks
 from kermix.environment import is_rank
 from kermix.errors import OptionError, SchemaError
 from kermix.runs.folder import next_free_folder
-from kermix.runs.run import KEPT, Start, has_folder
+from kermix.runs.run import KEPT, Run, Start, has_folder
 from kermix.tables.model.conditioning import place_of
 from kermix.tables.model.table_settings import TableModelSettings
 from kermix.tables.model.training_rows import table_split
 from kermix.tables.runs.table_mixture import has_densities
-from kermix.tables.runs.table_run import TableRun
+from kermix.tables.runs.table_run import TABLE_RUN, TARGET_RUN
 from kermix.tables.runs.target_fit import keep_test_rows
 from kermix.tables.runs.training_data import (
     LargeTable,
@@ -206,7 +206,7 @@ class TableFit:
     reason: str | None = None
     contest: bool = False
 
-    def begin(self, folder: Path | None) -> tuple[TableRun, TableData]:
+    def begin(self, folder: Path | None) -> tuple[Run, TableData]:
         """Make the run folder, which must not exist; nothing is trained yet."""
         table = self.table
         if not table.schema.modelled:
@@ -220,9 +220,7 @@ class TableFit:
             return self._begin_on_disk(table, folder)
         return self._begin_in_memory(table, folder)
 
-    def _begin_in_memory(
-        self, table: TypedTable, folder: Path | None
-    ) -> tuple[TableRun, TableData]:
+    def _begin_in_memory(self, table: TypedTable, folder: Path | None) -> tuple[Run, TableData]:
         kept = table.source is None
         if self.start.nodes > 1 and kept:
             raise OptionError(
@@ -240,7 +238,7 @@ class TableFit:
             keep_frame(table.frame, Path(source))
         return run, data
 
-    def _begin_on_disk(self, table: LargeTable, folder: Path | None) -> tuple[TableRun, TableData]:
+    def _begin_on_disk(self, table: LargeTable, folder: Path | None) -> tuple[Run, TableData]:
         """Begin a run whose rows are in a file of its folder."""
         if self.start.nodes > 1 or is_rank():
             raise OptionError(
@@ -281,7 +279,7 @@ class TableFit:
         settings: TableModelSettings,
         options: Mapping[str, Any],
         facts: Mapping[str, Any],
-    ) -> TableRun:
+    ) -> Run:
         settings, start = settings.for_rows(data.rows), self.start
         held, train = table_split(data.rows, settings)
         if not start.alone:
@@ -294,10 +292,10 @@ class TableFit:
                 "for new ones."
             )
         main = has_folder(start.devices, start.nodes)
-        run = TableRun.begin(
+        run = Run.begin(
+            TARGET_RUN if settings.learns_target_alone else TABLE_RUN,
             folder,
             source,
-            (),
             settings,
             start,
             options={n: v for n, v in options.items() if v not in (None, (), {})},

@@ -1,109 +1,448 @@
-"""Fits of the table model: run folders of `kermix fit TABLE` and `kermix.fit`.
+"""Fits of the table model: run folders of `kermix fit TABLE` and `kermix classify TABLE`.
 
 Beside what every run has: `schema.json` says what the columns are, `checkpoint/model.safetensors`
-holds the network, and `samples.csv` (or the input's format) are rows drawn from it. A fit ends
-with the better model, samples, numbers and the report.
+holds the network, `checkpoint/mixture.safetensors` the mixture that was better, if one was, and
+`samples.csv` (or the input's format) are rows drawn. A fit ends with the better model, samples,
+numbers and the report; one of a target alone (`target_fit`), with a test.
 """
 
-import json
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
+import torch
 
 from kermix.data.readers.common import CsvForm, Reading, counted
 from kermix.data.readers.frames import Frame, as_frame, taken_rows
 from kermix.data.readers.reading import read_frame
+from kermix.data.schema.keys import key_seed
+from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.data.writing import table_writer
-from kermix.errors import OptionError
-from kermix.runs.folder import TABLE, check_data
+from kermix.errors import OptionError, SchemaError
+from kermix.runs.folder import TABLE, TARGET, check_data, check_trained
 from kermix.runs.provenance import write_json
-from kermix.runs.run import Numbers, Outcome, Shown
+from kermix.runs.run import Draw, Kind, Numbers, OnRows, Outcome, Run
+from kermix.settings import nearest
 from kermix.tables.compare.verdict import area_text
+from kermix.tables.model.conditioning import given_cell, place_of
+from kermix.tables.model.distribution import ColumnDistribution
 from kermix.tables.model.layout import TableLayout
+from kermix.tables.model.network import TableNetwork
+from kermix.tables.model.sampling import network_rows_at_once
+from kermix.tables.model.table_answers import TableAnswers
 from kermix.tables.model.table_settings import TableModelSettings
 from kermix.tables.model.table_training import TableModelTask
-from kermix.tables.runs.answers import OnRows, TrainedTable
 from kermix.tables.runs.conditionals import conditionals_of
-from kermix.tables.runs.run_pages import NETWORK, write_table_report
+from kermix.tables.runs.run_pages import write_table_report
 from kermix.tables.runs.table_mixture import TableMixture, rivals
 from kermix.tables.runs.table_quality import TableQuality, judge_samples
 from kermix.tables.runs.target_fit import (
+    confusion_shown,
     finish_target,
     in_nats_of_target,
     score_target,
     split_for_target,
 )
-from kermix.tables.runs.training_data import TableData, kept_rows, rows_of, with_store
+from kermix.tables.runs.training_data import (
+    TableData,
+    kept_rows,
+    rows_of,
+    schema_of,
+    with_store,
+)
+from kermix.training.checkpoints import (
+    check_declared,
+    device_of,
+    load_checkpoint,
+    load_model,
+    rebuilding,
+    tensors_of,
+)
 from kermix.training.loop import Row, Trainer
 
-__all__ = ["TableRun", "write_results"]
+__all__ = [
+    "TABLE_RUN",
+    "TARGET_RUN",
+    "csv_form",
+    "drawn_parts",
+    "missing_columns",
+    "model_so_far",
+    "parse_given",
+    "read_as",
+    "table_model",
+    "told_of_open_cells",
+]
 
 LEAST_JUDGED, MOST_JUDGED = 1000, 2500  # rows that are drawn for the report, and kept
-SHOWN_CLASSES = 12
+BLOCKS_AT_ONCE = 8
+ROWS_AT_ONCE = 16_384  # conditional distributions that are held; draws of a mixture depend on it
+MODEL, MIXTURE = "model", "mixture"  # files of what was trained
 
 
-def write_results(run: TrainedTable, data: TableData, outcome: Outcome, form: CsvForm) -> Numbers:
-    """Write samples and report; returns the numbers to show.
+def read_as(run: Run, said: Reading) -> Reading:
+    """How files of the run's kind are read: as its own, unless something else is said.
+
+    Kinds of columns are those of the run.
+    """
+    schema, options = schema_of(run), run.options
+    kinds = {column.name: column.kind for column in schema.columns}
+    for name, kind in said.kinds.items():
+        if kinds.get(name, kind) != kind:
+            raise OptionError(f"{name}={kind}: in the run {run.folder} it is a {kinds[name]}.")
+    names = ("delimiter", "decimal", "encoding", "header", "missing", "sheet")
+    own: dict[str, Any] = {name: options[name] for name in names if name in options}
+    return schema.reading(**{**own, **said.said()})
+
+
+def csv_form(run: Run, name: str) -> CsvForm:
+    """How a text file of samples is written: as the run's own, with names of columns."""
+    own = CsvForm.from_dict(run.config.get("csv"))
+    return replace(own, named=True).between(run.config["data"], name)
+
+
+def _frame(run: Run) -> Frame:
+    """All rows of the run's table, read again."""
+    schema, options = schema_of(run), run.options
+    own: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v
+           for name, v in options.items() if name != "rows"}  # fmt: skip
+    frame, _ = read_frame(run.source, schema.reading(**own))
+    if run.source != run.config["data"] or run.folder in Path(run.source).parents:
+        # Rows that were in memory: Parquet does not say what they were there.
+        frame = replace(frame, types={c.name: c.type for c in schema.columns})
+    return rows_of(frame, options.get("rows"), run.settings.seed)
+
+
+def _checked(run: Run, frame: Frame) -> TableData:
+    schema = schema_of(run)
+    data = TableData.of(frame, schema, TableLayout.with_relations(schema, run.config))
+    stored = run.config["stored"]
+    if stored is not None:
+        data = with_store(data, run.folder, stored, run.settings)
+    check_data(run.folder, run.config, data.fingerprint())
+    return data
+
+
+def _dataset(run: Run) -> TableData:
+    if run.config["stored"] is None:
+        return _checked(run, _frame(run))
+    name = Path(run.config["data"]).name
+    return _checked(run, kept_rows(run.folder, schema_of(run), name))
+
+
+def _target_dataset(run: Run) -> TableData:
+    """The rows to train with, beside those of the test."""
+    column = schema_of(run)[run.config["target"]]
+    frame, test = split_for_target(_frame(run), column, run.settings.seed)
+    return _checked(run, frame)._replace(test=test)
+
+
+def _trainer(run: Run, data: TableData) -> Trainer[TableModelTask]:
+    task = TableModelTask(data.layout, data.to_train(), run.settings)
+    devices, nodes, _ = run.ranks
+    return Trainer(
+        task, run.config["device"], run.config["precision"], devices=devices, nodes=nodes
+    )
+
+
+def _shown(run: Run, row: Row) -> dict[str, str]:
+    """The loss of a batch, and that of held-out rows."""
+    return {"stage": f"loss {row['loss']:.3f}", "metric": f"held-out {row['metric']:.3f}"}
+
+
+def _target_shown(run: Run, row: Row) -> dict[str, str]:
+    """The same in nats of the target."""
+    return _shown(run, in_nats_of_target(run, [row])[0])
+
+
+def _read_model(run: Run, path: Path) -> TableAnswers | TableMixture:
+    """The table model, or the mixture that was better."""
+    if path.stem == MIXTURE:
+        return TableMixture.load(path, schema_of(run), run.config["frame"])
+    return _read_network(run, path)
+
+
+def table_model(run: Run) -> TableAnswers:
+    """The table model, also where a mixture was better."""
+    path = run.checkpoints / f"{MODEL}.safetensors"
+    return run.loaded(path, lambda: _read_network(run, path))
+
+
+def model_so_far(run: Run) -> TableAnswers:
+    """The best model of a training that goes on, or was stopped."""
+    check_trained(run.folder, run.last)
+    return _read_network(run, run.last)
+
+
+def _read_network(run: Run, path: Path) -> TableAnswers:
+    settings, schema, place = run.settings, schema_of(run), device_of(run.config["device"])
+    tensors, content = load_checkpoint(path)
+    with rebuilding(path, tensors):
+        check_declared(settings, tensors)
+        network = TableNetwork(
+            TableLayout.with_relations(schema, run.config),
+            settings.width, settings.blocks, settings.components, settings.dropout,
+            settings.members,
+        )  # fmt: skip
+        load_model(network, tensors)
+        # As at the end: the best weights, or the mean of the last where none were held out.
+        best = tensors_of("kept.", tensors) or tensors_of("average.", tensors)
+        if path == run.last:
+            network.load_state_dict(best, strict=False)
+        return TableAnswers(
+            schema, network.to(place).eval(), run.config["frame"],
+            kept=content["best_step"] or content["step"], history=content["history"],
+            target=run.config["target"], target_share=settings.target_share,
+        )  # fmt: skip
+
+
+def _model(run: Run) -> Any:
+    """A copy of the trained model, as an estimator; of the mixture that was better, if any."""
+    found = deepcopy(run.trained_model())
+    if isinstance(found, TableMixture):
+        return found
+    from kermix.tables.model.table_estimator import TableModel
+
+    return TableModel.of_settings(run.settings, found, run.config["device"])
+
+
+def _sample(
+    run: Run,
+    n: int,
+    seed: int = 0,
+    given: Mapping[str, Any] | Any = None,
+    *,
+    deduplicate: bool = False,
+    min_distance: float | None = None,
+) -> Any:
+    """Rows of the model, in the caller's kind of table."""
+    model = run.trained_model()
+    away = _away(run, deduplicate, min_distance)
+    return model.sample(n, given=given, random_state=generator_of(model, seed), **away)
+
+
+def _sample_parts(
+    run: Run,
+    n: int,
+    seed: int = 0,
+    given: Mapping[str, Any] | Any = None,
+    *,
+    deduplicate: bool = False,
+    min_distance: float | None = None,
+) -> Iterator[Any]:
+    """The same rows as Arrow tables, some ten thousand at a time."""
+    away = _away(run, deduplicate, min_distance)
+    return drawn_parts(run.trained_model(), n, seed, BLOCKS_AT_ONCE, given=given, **away)
+
+
+def _write_samples(run: Run, path: Path, draw: Draw, on_rows: OnRows) -> None:
+    """Write rows of the model, part by part."""
+    given = parse_given(draw.given, schema_of(run))
+    away: dict[str, Any] = {"deduplicate": draw.deduplicate, "min_distance": draw.min_distance}
+    parts = _sample_parts(run, draw.n, draw.seed, given, **away)
+    with table_writer(path, draw.spreadsheet_safe, csv_form(run, path.name)) as writer:
+        for part in parts:
+            writer.write(part)
+            on_rows(len(part))
+
+
+def _away(run: Run, deduplicate: bool, min_distance: float | None) -> dict[str, Any]:
+    """What sampling needs to keep away from the rows of the run's table, held out or not."""
+    if not deduplicate and min_distance is None:
+        return {}
+    if run.config["stored"]:
+        raise OptionError(
+            f"{run.folder}: the table of this run is larger than memory, so samples cannot "
+            "be compared with all its rows; pass the relevant rows to "
+            "TableModel.sample(against=...)."
+        )
+    against = run.dataset().encoded
+    return {"against": against, "deduplicate": deduplicate, "min_distance": min_distance}
+
+
+def parse_given(texts: Sequence[str], schema: Schema) -> dict[str, Any] | None:
+    """Conditions that were written as NAME=VALUE; an empty value is a gap.
+
+    Example:
+        >>> schema = Schema.of({"sex": ["f", "m"] * 20, "age": [20.5, 31.5, 42.25, 18.0] * 10})
+        >>> parse_given(["sex=m"], schema)["sex"].to_pylist()
+        ['m']
+    """
+    found: dict[str, Any] = {}
+    for text in texts:
+        names = [name for name in schema.names if text.startswith(f"{name}=")]
+        if not names:
+            name, equals, _ = text.partition("=")
+            told = f"there is no column {name}" if equals else "write COLUMN=VALUE"
+            raise OptionError(f"--given {text}: {told}{nearest(name, schema.names)}")
+        name = max(names, key=len)
+        if name in found:
+            raise OptionError(f"--given {text}: {name} is given twice.")
+        found[name] = given_cell(schema, name, text[len(name) + 1 :] or None, f"--given {text}")
+    return found or None
+
+
+def _score(
+    run: Run, table: Any, *, orders: int | None = None, on_rows: OnRows | None = None
+) -> Any:  # (N,)
+    """Log-density of each row, in the order of the table; of a pandas table with its index."""
+    values = run.trained_model().score_samples(table, orders=orders, on_rows=on_rows)
+    if not hasattr(table, "iloc"):
+        return values
+    import pandas
+
+    return pandas.Series(values, index=table.index, name="log_density")
+
+
+def _impute(run: Run, table: Any, *, seed: int = 0, **options: Any) -> Any:
+    """The table with its gaps filled; see `kermix.TableModel.impute`."""
+    return run.trained_model().impute(table, random_state=seed, **options)
+
+
+def missing_columns(run: Run, frame: Frame, target: str | None = None) -> list[str]:
+    """Columns that the target is predicted from, and that a table does not have."""
+    name = run.config["target"] if target is None else target
+    names = [column.name for column in schema_of(run).modelled]
+    return [n for n in names if n != name and n not in frame.columns]
+
+
+def told_of_open_cells(run: Run) -> str:
+    """What cells that are left open mean for predictions, if training had none."""
+    if run.settings.target_share < 1:
+        return ""
+    return (
+        "The model was trained with all columns observed, so its intervals and "
+        "probabilities are overconfident here; kermix fit --target trains with some columns "
+        "missing."
+    )
+
+
+def _conditionals(run: Run, table: Any, target: str | None = None) -> Iterator[ColumnDistribution]:
+    """Distributions of the target given the other cells of each row, part by part.
+
+    Columns that the run does not have are passed over; cells that it cannot know (values that
+    a category never had, gaps where there were none) are left open.
+    """
+    name = run.config["target"] if target is None else target
+    if name is None:
+        raise OptionError("Name the column to predict: target='...'.")
+    model, schema = run.trained_model(), schema_of(run)
+    place_of(schema, name)
+    frame, _ = read_frame(table, schema.reading())
+    kept = [c.name for c in schema.modelled if c.name in frame.columns and c.name != name]
+    if not kept:
+        raise SchemaError(
+            f"{frame.name}: none of the columns that {name} depends on is present "
+            f"({', '.join([n for n in schema.names if n != name][:12])})."
+        )
+    for start in range(0, frame.rows, ROWS_AT_ONCE):
+        some = {n: frame.columns[n].slice(start, ROWS_AT_ONCE) for n in kept}
+        types = {n: frame.types[n] for n in kept}
+        part = Frame(frame.kind, frame.name, some, types, len(some[kept[0]]),
+                     first_row=frame.first_row + start)  # fmt: skip
+        yield model.conditional(name, part, unseen="unknown")
+
+
+def drawn_parts(model: Any, n: int, seed: int, blocks: int = 1, **options: Any) -> Iterator[Any]:
+    """Rows of a model as Arrow tables, the same ones however many are drawn at a time.
 
     Args:
-        run: The run, trained.
-        data: Its table.
-        outcome: How training ended.
-        form: How a text file of samples is written.
+        model: A `kermix.TableModel`, or the mixture that was better.
+        n: How many rows.
+        seed: Of the rows.
+        blocks: How many of a network's blocks of rows are in a part.
+        options: Further arguments of its `sample`.
     """
-    settings = run.settings
-    held, train = data.split(settings)
+    generator, size = generator_of(model, seed), ROWS_AT_ONCE
+    made = {c.name: c.source(key_seed(generator)) for c in model.schema_.left_out
+            if c.what == "key"}  # fmt: skip
+    if not isinstance(model, TableMixture):
+        size = blocks * network_rows_at_once(model.network_)
+    for start in range(0, n, size):
+        rows = min(size, n - start)
+        part = model.sample(rows, random_state=generator, frame="arrow", **options)
+        for name, source in made.items():  # no key of a part is in another
+            place = part.schema.get_field_index(name)
+            field = part.schema.field(place)
+            part = part.set_column(place, field, source(rows).cast(field.type))
+        yield part
+
+
+def generator_of(model: Any, seed: int) -> torch.Generator:
+    """The source of the random numbers of samples, where the model is."""
+    if isinstance(model, TableMixture):
+        return torch.Generator().manual_seed(seed)
+    return torch.Generator(model.network_.out.weight.device).manual_seed(seed)
+
+
+def _finish(run: Run, data: TableData, outcome: Outcome) -> Numbers:
+    """Write samples and report; returns the numbers to show."""
+    held, train = data.split(run.settings)
     densities = _contest(run, data, train, np.sort(held)) if run.config.get("contest") else {}
     model = run.trained_model()
-    count = min(MOST_JUDGED, max(LEAST_JUDGED, len(data.encoded)))
-    drawn = model.sample(count, random_state=settings.seed + 1, frame="arrow")
-    path = run.folder / f"samples{run.config['form']}"
-    with table_writer(path, form=form) as writer:
+    drawn = _report_samples(run, model, data)
+    samples = data.schema.encode(drawn, extra=True)
+    quality = _judged(model, data, (drawn, samples), (held, train), densities)
+    chosen = {"model": model.name, "models": densities} if densities else {}
+    write_json(run.folder / "result.json", {**chosen, **quality.as_json()})
+    rows = _numbers(data, quality, outcome, model.n_iter_)
+    if len(densities) > 1:
+        rows.insert(0, ("model", f"{model.name}, chosen by the log-density of {len(held)} "
+                        "held-out rows"))  # fmt: skip
+    given = []
+    if not isinstance(model, TableMixture):
+        given = conditionals_of(model, data.schema, data.frame, data.encoded)
+    write_table_report(run, rows, data.schema, (data.encoded, samples), quality,
+                       outcome.history, model.name, given)  # fmt: skip
+    return rows
+
+
+def _report_samples(run: Run, model: Any, data: TableData) -> Frame:
+    """Rows for the report, which are kept in the folder."""
+    file, count = f"samples{run.config['form']}", len(data.encoded)
+    count = min(MOST_JUDGED, max(LEAST_JUDGED, count))
+    drawn = model.sample(count, random_state=run.settings.seed + 1, frame="arrow")
+    with table_writer(run.folder / file, form=csv_form(run, file)) as writer:
         writer.write(drawn)
     types = {c.name: c.type for c in data.schema.columns}
-    table = replace(as_frame(drawn, "samples"), types=types)
-    samples = data.schema.encode(table, extra=True)
-    judged = np.sort(held if len(held) else train[:MOST_JUDGED])
-    log_density = model.score_samples(taken_rows(data.frame, judged))
+    return replace(as_frame(drawn, "samples"), types=types)
+
+
+def _judged(
+    model: Any,
+    data: TableData,
+    drawn: tuple[Frame, EncodedTable],
+    split: tuple[np.ndarray, np.ndarray],
+    densities: Mapping[str, float],
+) -> TableQuality:
+    """How good samples and densities are, beside those of the models that were compared."""
+    (table, samples), (held, train) = drawn, split
+    rows = np.sort(held if len(held) else train[:MOST_JUDGED])
+    log_density = model.score_samples(taken_rows(data.frame, rows))
     tables = data.frame, table
     quality = judge_samples(tables, data.schema, data.encoded, samples, train, held, log_density)
     copied = data.copied(samples)
     if copied is not None:
         quality = replace(quality, copies=copied)
-    name = model.name if isinstance(model, TableMixture) else NETWORK
-    others = [(n, d) for n, d in densities.items() if n != name]
-    named = {n for n, _ in others} | {name}
-    kept = [(n, d) for n, d in quality.references if n not in named]
-    quality = replace(quality, references=(*others, *kept))
-    chosen = {"model": name, "models": densities} if densities else {}
-    write_json(run.folder / "result.json", {**chosen, **quality.as_json()})
-    rows = _numbers(data, quality, outcome, model.n_iter_)
-    if len(densities) > 1:
-        rows.insert(0, ("model", f"{name}, chosen by the log-density of {len(held)} held-out "
-                        "rows"))  # fmt: skip
-    given = []
-    if not isinstance(model, TableMixture):
-        given = conditionals_of(model, data.schema, data.frame, data.encoded)
-    write_table_report(run, rows, data.schema, (data.encoded, samples), quality,
-                       outcome.history, name, given)  # fmt: skip
-    return rows
+    others = {name: value for name, value in densities.items() if name != model.name}
+    kept = [(n, d) for n, d in quality.references if n not in (*others, model.name)]
+    return replace(quality, references=(*others.items(), *kept))
 
 
-def _contest(
-    run: TrainedTable, data: TableData, train: np.ndarray, held: np.ndarray
-) -> dict[str, float]:
+def _contest(run: Run, data: TableData, train: np.ndarray, held: np.ndarray) -> dict[str, float]:
     """Mean log-densities of the held-out rows by model; a mixture that is ahead is kept."""
-    own = run.table_model().score_samples(taken_rows(data.frame, held))
+    own = table_model(run).score_samples(taken_rows(data.frame, held))
     others = rivals(data.schema, data.frame, train, held, run.settings.seed)
-    path = run.mixture_file
+    path = run.checkpoints / f"{MIXTURE}.safetensors"
     path.unlink(missing_ok=True)
     best = max(others, key=lambda rival: rival.log_density.mean(), default=None)
     if best is not None and best.log_density.mean() > own.mean():
         frame = run.config["frame"]
         TableMixture(data.schema, best.mixture, frame, best.name).save(path)
-    return {NETWORK: float(own.mean()),
+    return {TableAnswers.name: float(own.mean()),
             **{rival.name: float(rival.log_density.mean()) for rival in others}}  # fmt: skip
 
 
@@ -127,121 +466,42 @@ def _numbers(data: TableData, quality: TableQuality, outcome: Outcome, kept: int
     ]  # fmt: skip
 
 
-class TableRun(TrainedTable):
-    """A fit of the table model, with its folder."""
-
-    kind: ClassVar[str] = TABLE
-    facts: ClassVar[tuple[str, ...]] = (
-        "shape", "columns", "target", "frame", "equal", "anchors", "in_order", "same", "lines",
-    )  # fmt: skip
-    reported: ClassVar[tuple[str, ...]] = ("step", "loss", "metric")
-
-    @classmethod
-    def _read_settings(cls, content: dict[str, Any]) -> TableModelSettings:
-        return TableModelSettings.from_json(content)
-
-    def reading(self, said: Reading) -> Reading:
-        """How files of the run's kind are read: as its own, unless something else is said.
-
-        Kinds of columns are those of the run.
-        """
-        kinds = {column.name: column.kind for column in self.schema.columns}
-        for name, kind in said.kinds.items():
-            if kinds.get(name, kind) != kind:
-                raise OptionError(
-                    f"{name}={kind}: in the run {self.folder} it is a {kinds[name]}."
-                )
-        names = ("delimiter", "decimal", "encoding", "header", "missing", "sheet")
-        own: dict[str, Any] = {name: self.options[name] for name in names if name in self.options}
-        return self.schema.reading(**{**own, **said.said()})
-
-    def csv_form(self, name: str) -> CsvForm:
-        """How a text file of samples is written: as the run's own, with names of columns."""
-        own = CsvForm.from_dict(self.config.get("csv"))
-        return replace(own, named=True).between(self.config["data"], name)
-
-    def frame(self) -> Frame:
-        """All rows of the run's table, read again."""
-        schema, options = self.schema, self.options
-        own: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v
-               for name, v in options.items() if name != "rows"}  # fmt: skip
-        frame, _ = read_frame(self.source, schema.reading(**own))
-        if self.source != self.config["data"] or self.folder in Path(self.source).parents:
-            # Rows that were in memory: Parquet does not say what they were there.
-            types = {c.name: c.type for c in schema.columns}
-            frame = replace(frame, types=types)
-        return rows_of(frame, options.get("rows"), self.settings.seed)
-
-    def _kept_rows(self) -> Frame:
-        return kept_rows(self.folder, self.schema, Path(self.config["data"]).name)
-
-    def dataset(self) -> TableData:
-        """The table of the run, read again; refused if it has changed."""
-        stored = self.config.get("stored")
-        frame, schema, test = (
-            self.frame() if stored is None else self._kept_rows(),
-            self.schema,
-            None,
+def _refusal(run: Run, question: str) -> str | None:
+    if question == "impute" and (run.checkpoints / f"{MIXTURE}.safetensors").exists():
+        return (
+            "filled gaps need the table model, but this run kept a mixture, which was better on "
+            "held-out rows; fit the table with model='table' (--model table)."
         )
-        if self.target_alone:
-            column = schema[self.config["target"]]
-            frame, test = split_for_target(frame, column, self.settings.seed)
-        layout = TableLayout.with_relations(schema, self.config)
-        data = TableData.of(frame, schema, layout)._replace(test=test)
-        if stored is not None:
-            data = with_store(data, self.folder, stored, self.settings)
-        check_data(self.folder, self.config, data.fingerprint())
-        return data
+    return None
 
-    def trainer(self, data: TableData) -> Trainer[TableModelTask]:
-        """A trainer at the last checkpoint, or at the first step if there is none."""
-        self.check_sizes()
-        task = TableModelTask(data.layout, data.to_train(), self.settings)
-        devices, nodes, _ = self.ranks
-        trainer = Trainer(
-            task, self.config["device"], self.config["precision"], devices=devices, nodes=nodes
-        )
-        if trainer.broadcast_from_main(self.last.exists()):
-            trainer.load(self.last)
-        return trainer
 
-    def shown(self, row: Row) -> dict[str, str]:
-        """The loss of a batch, and that of held-out rows; in nats of a target learned alone."""
-        if self.target_alone:
-            (row,) = in_nats_of_target(self, [row])
-        return {"stage": f"loss {row['loss']:.3f}", "metric": f"held-out {row['metric']:.3f}"}
+def _target_refusal(run: Run, question: str) -> str | None:
+    if question in TARGET_ANSWERS:
+        return None
+    target, data = run.config["target"], shlex.quote(run.config["data"])
+    return (
+        f"only the distribution of {target} given the other columns was "
+        f"learned, so it can neither sample whole rows nor fill gaps; kermix fit {data} "
+        f"--target {shlex.quote(target)} learns both."
+    )
 
-    def score(
-        self, table: Any, *, orders: int | None = None, on_rows: OnRows | None = None
-    ) -> Any:  # (N,)
-        """Log-density of each row, in the order of the table; of a pandas table with its index.
 
-        Of a target learned alone: that of its cell, given the other cells of the row.
-
-        Args:
-            table: The rows.
-            orders: Number of orders of the columns to average over.
-            on_rows: Called with the number of rows that are done, part by part.
-        """
-        if not self.target_alone:
-            return super().score(table, orders=orders, on_rows=on_rows)
-        if orders is not None:
-            raise OptionError("orders: a model of one column has no orders.")
-        return score_target(self, table, on_rows)
-
-    def finish(self, data: TableData, outcome: Outcome) -> Numbers:
-        """Write results and report; returns the numbers to show."""
-        if self.target_alone:
-            return finish_target(self, data, outcome)
-        form = self.csv_form(f"samples{self.config['form']}")
-        return write_results(self, data, outcome, form)
-
-    def table_shown(self) -> Shown | None:
-        """The confusion of a target's classes, where there are few."""
-        result = json.loads((self.folder / "result.json").read_text())
-        names, counts = result.get("classes", ()), result.get("confusion", ())
-        if not 0 < len(names) <= SHOWN_CLASSES:
-            return None
-        rows = [[str(name), *(f"{n:,}" for n in row)]
-                for name, row in zip(names, counts, strict=True)]  # fmt: skip
-        return "", ["test rows, found as", *names], rows
+ANSWERS: dict[str, Callable[..., Any]] = {
+    "sample": _sample, "sample_parts": _sample_parts, "write_samples": _write_samples,
+    "score": _score, "impute": _impute, "conditionals": _conditionals,
+}  # fmt: skip
+TARGET_ANSWERS: dict[str, Callable[..., Any]] = {
+    "score": score_target,
+    "conditionals": _conditionals,
+}
+TABLE_RUN = Kind(
+    TABLE, TableModelSettings,
+    ("shape", "columns", "target", "frame", "stored", "equal", "anchors", "in_order", "same",
+     "lines"),
+    _dataset, _trainer, _shown, _finish, (MIXTURE, MODEL), _read_model, ANSWERS, _refusal,
+    reported=("step", "loss", "metric"), model=_model,
+)  # fmt: skip
+TARGET_RUN = replace(
+    TABLE_RUN, name=TARGET, dataset=_target_dataset, shown=_target_shown, finish=finish_target,
+    answers=TARGET_ANSWERS, refusal=_target_refusal, table_shown=confusion_shown,
+)  # fmt: skip

@@ -4,7 +4,8 @@
 `target_share=1`.
 """
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -17,18 +18,24 @@ from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.data.schema.unmodelled import LeftOutColumn
 from kermix.errors import OptionError, SchemaError, TableError
 from kermix.runs.provenance import write_json
-from kermix.runs.run import Numbers, Outcome
+from kermix.runs.run import Numbers, OnRows, Outcome, Run, Shown
 from kermix.tables.model.conditioning import nearest, never_seen, rows_of_zero_density
-from kermix.tables.runs.answers import TrainedTable
 from kermix.tables.runs.run_pages import write_target_report
 from kermix.tables.runs.target_quality import ClassQuality, Predicted, TargetQuality, judge_target
-from kermix.tables.runs.training_data import TableData
+from kermix.tables.runs.training_data import TableData, schema_of
 from kermix.training.loop import Row
 
-__all__ = ["finish_target", "in_nats_of_target", "keep_test_rows", "score_target",
-           "split_for_target"]  # fmt: skip
+__all__ = [
+    "confusion_shown",
+    "finish_target",
+    "in_nats_of_target",
+    "keep_test_rows",
+    "score_target",
+    "split_for_target",
+]
 
 TEST_EVERY = 5  # rows of a class, of which one is kept for the test: a convention
+SHOWN_CLASSES = 12
 LEAST_ROWS = 25  # of which five are for the test: a convention
 
 
@@ -138,19 +145,23 @@ def _told(column: CategoryColumn | NumberColumn) -> list[str]:
     return []
 
 
-def score_target(run: TrainedTable, table: Any, on_rows: Callable[[int], None] | None) -> Any:
+def score_target(
+    run: Run, table: Any, *, orders: int | None = None, on_rows: OnRows | None = None
+) -> Any:  # (N,)
     """Log-density (of a class, log-probability) of each row's target, given its other cells."""
+    if orders is not None:
+        raise OptionError("orders: a model of one column has no orders.")
     frame = as_frame(table) if not isinstance(table, Frame) else table
-    encoded = run.schema.encode(frame, unseen="unknown", extra=True)
+    encoded = schema_of(run).encode(frame, unseen="unknown", extra=True)
     impossible = _check_target(run, frame, encoded)
     found = _predicted(run, frame, encoded, on_rows).log_density()
     return np.where(impossible, -np.inf, found)
 
 
-def _check_target(run: TrainedTable, frame: Frame, encoded: EncodedTable) -> np.ndarray:  # (N,)
+def _check_target(run: Run, frame: Frame, encoded: EncodedTable) -> np.ndarray:  # (N,)
     """Which rows have a value of the target that was never seen; empty ones are refused."""
     name = run.config["target"]
-    alone = Schema((run.schema[name],), run.schema.frame)
+    alone = Schema((schema_of(run)[name],), schema_of(run).frame)
     own = replace(encoded, codes=encoded.codes[:, [_place(run)]])
     impossible = rows_of_zero_density(len(encoded), never_seen(alone, frame, own))
     empty = (own.codes[:, 0] < 0) & ~impossible
@@ -162,18 +173,18 @@ def _check_target(run: TrainedTable, frame: Frame, encoded: EncodedTable) -> np.
     return impossible
 
 
-def _place(run: TrainedTable) -> int:
-    return [column.name for column in run.schema.modelled].index(run.config["target"])
+def _place(run: Run) -> int:
+    return [column.name for column in schema_of(run).modelled].index(run.config["target"])
 
 
 def _predicted(
-    run: TrainedTable,
+    run: Run,
     frame: Frame,
     encoded: EncodedTable,
-    on_rows: Callable[[int], None] | None = None,
+    on_rows: OnRows | None = None,
 ) -> Predicted:
     """Distributions of the target of rows that have it."""
-    place, schema = _place(run), run.schema
+    place, schema = _place(run), schema_of(run)
     column, codes = schema.modelled[place], encoded.codes[:, place]
     parts = []
     for part in run.conditionals(frame):
@@ -188,13 +199,13 @@ def _predicted(
     return Predicted(tuple(parts), codes, scores, numbers)
 
 
-def in_nats_of_target(run: TrainedTable, history: list[Row]) -> list[Row]:
+def in_nats_of_target(run: Run, history: list[Row]) -> list[Row]:
     """Reports in nats of the target, which training weights as if it were the whole row."""
-    scale = len(run.schema.modelled)
+    scale = len(schema_of(run).modelled)
     return [{**r, "loss": r["loss"] / scale, "metric": r["metric"] / scale} for r in history]
 
 
-def finish_target(run: TrainedTable, data: TableData, outcome: Outcome) -> Numbers:
+def finish_target(run: Run, data: TableData, outcome: Outcome) -> Numbers:
     """Judge the test rows and write the report; returns the numbers to show."""
     assert data.test is not None
     test = data.schema.encode(data.test, unseen="unknown", extra=True)
@@ -207,10 +218,19 @@ def finish_target(run: TrainedTable, data: TableData, outcome: Outcome) -> Numbe
     return rows
 
 
-def _numbers(
-    run: TrainedTable, data: TableData, quality: TargetQuality, outcome: Outcome
-) -> Numbers:
-    kept = run.table_model().n_iter_
+def confusion_shown(run: Run) -> Shown | None:
+    """The confusion of a target's classes, where there are few."""
+    result = json.loads((run.folder / "result.json").read_text())
+    names, counts = result.get("classes", ()), result.get("confusion", ())
+    if not 0 < len(names) <= SHOWN_CLASSES:
+        return None
+    rows = [[str(name), *(f"{n:,}" for n in row)]
+            for name, row in zip(names, counts, strict=True)]  # fmt: skip
+    return "", ["test rows, found as", *names], rows
+
+
+def _numbers(run: Run, data: TableData, quality: TargetQuality, outcome: Outcome) -> Numbers:
+    kept = run.trained_model().n_iter_
     tested = counted(quality.rows, "test row")
     steps = f"{outcome.step}" + (f", of which step {kept} was kept" if kept else "")
     return [

@@ -36,6 +36,7 @@ from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.data.schema.unmodelled import LeftOutColumn
 from kermix.data.writing import WRITABLE, table_writer
 from kermix.errors import SchemaError, TableError
+from kermix.runs.run import Run
 from kermix.tables.model.closeness import copies
 from kermix.tables.model.equal_columns import (
     find_links,
@@ -62,6 +63,7 @@ __all__ = [
     "look_through",
     "move_into",
     "rows_of",
+    "schema_of",
     "stored_table",
     "with_store",
 ]
@@ -69,6 +71,17 @@ __all__ = [
 SAMPLE = 100_000  # rows that a schema is learned from
 MOST_VALUES = 10_000  # of a column of text, beyond which it is no category
 MOST_NUMBERS = 50  # different ones, beyond which a column is no category
+
+
+def schema_of(run: Run) -> Schema:
+    """What the columns of a run's table are."""
+
+    def read() -> Schema:
+        if "schema" in run.config:  # of a run whose folder is on another node
+            return Schema.from_dict(run.config["schema"])
+        return Schema.load(run.folder / "schema.json")
+
+    return run.once("schema", read)
 
 
 @dataclass(frozen=True)
