@@ -22,6 +22,7 @@ BENCHMARKS = {
     "memory": "peak memory of a cost with its gradient, against the number of points",
     "permutation": "speed of a permutation test, against a loop and hyppo",
     "power": "two-sample tests: rejection rates, compared with other tests on the same samples",
+    "blind-spots": "the verdict on correlations in many dimensions, and on one column that moved",
     "drift-monitor": "drift monitors: run length without drift, delay with drift; alibi-detect",
     "errorbars": "error bars of compare, against the scatter over repeated samples",
     "levels": "every public test under the null: rejection rates at level 0.05",

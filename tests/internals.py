@@ -144,7 +144,7 @@ if TYPE_CHECKING:
     from kermix.explore.scales import texts
     from kermix.explore.server import Address, Server, application, free_socket, server_of
     from kermix.explore.session import Explored, explorable, odd_rows
-    from kermix.explore.watch import checked, group_names
+    from kermix.explore.watch import checked
     from kermix.files import read_checksummed, whole_file, write_array, write_checksummed
     from kermix.fitting.fit import OF_TABLES, SETTINGS, begin_fit
     from kermix.fitting.kinds import open_run
@@ -241,7 +241,7 @@ if TYPE_CHECKING:
     )
     from kermix.networks.product_rows import FARTHEST_EXPONENT, FORMS, BoundedNorm, GaussianProduct
     from kermix.networks.scaled import ScaledModel, Scaler, column_moments, evaluating
-    from kermix.pages.page import Page, Repeat
+    from kermix.pages.page import Page, Repeat, render
     from kermix.pages.sheets import save_png, sheet
     from kermix.paper.artefact import Claim, read_record
     from kermix.paper.catalogue import ARTEFACTS, chosen, judge_again, records_in, write_page
@@ -398,6 +398,7 @@ if TYPE_CHECKING:
         PairScores,
         _in_own_margins,
         legendre,
+        nested_sums,
         pairs_to_look_at,
         places_of_names,
     )
@@ -412,6 +413,7 @@ if TYPE_CHECKING:
     )
     from kermix.two_sample.cost_test import COSTS as cost_test_COSTS
     from kermix.two_sample.cost_test import cost_tests
+    from kermix.two_sample.depth import DepthStatistics
     from kermix.two_sample.error_bars import (
         groups,
         halves,

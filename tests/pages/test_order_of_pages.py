@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from commands import kermix
+from internals import Page, Repeat, render
 
 TINY = ("--device", "cpu", "--out", "run")
 KINDS = {
@@ -94,3 +95,20 @@ def check_order(page, command):
     assert evidence.count("<h2>") >= 1
     assert f"<pre>kermix {command}</pre>" in page[places[4] :]
     assert not re.search(r"<h2>[^<]*</h2>\s*</section>", page), "a heading with nothing below it"
+
+
+def test_the_page_of_the_paper_has_the_same_order():
+    record = {"title": "Fig. 1", "paper": "fig-x", "quick": False, "png": b"", "caption": "Lines.",
+              "notes": [], "made": "", "settings": [], "tables": [],
+              "claims": [("Confirmed", "It falls.", "below 2", "1")]}  # fmt: skip
+    shown = {"found": "All of 1 claim is confirmed", "cases": "one case", "missed": [],
+             "records": [record]}  # fmt: skip
+    page = Page("paper", "The paper", shown).repeated_by(Repeat("kermix reproduce fig-x"))
+    check_order(page.html(), "reproduce fig-x")
+
+
+def test_the_live_page_has_the_same_order():
+    page = render("explore.html.j2", title="kermix explore", scripts=())
+    marks = ["<header>", "<h1", 'class="answer', 'role="tablist"', '<section id="repeat">']
+    places = [page.index(mark) for mark in marks]
+    assert places == sorted(places)

@@ -51,7 +51,8 @@ def test_long_code_and_wide_tables_do_not_make_the_page_wider(width, tmp_path):
         "claims": [("Confirmed", "a claim " * 20, "a rule", "1.2345, " * 40)],
         "tables": [("numbers", [f"column_{k}" for k in range(30)], [[k / 7 for k in range(30)]])],
     }  # fmt: skip
-    shown = {"claims": 1, "confirmed": 1, "missed": [], "records": [record]}
+    shown = {"found": "All of 1 claim is confirmed", "cases": "one case", "missed": [],
+             "records": [record]}  # fmt: skip
     command = "kermix fit /data/" + "a_long_path/" * 20 + "rows.csv --steps 100\nkermix --version"
     page = Page("paper", "a_name_of_a_file_" * 12, shown).repeated_by(Repeat(command))
     inner = page.save(tmp_path / "inner.html")

@@ -40,7 +40,7 @@ def test_the_answer_comes_first_and_names_are_escaped(frames, tmp_path):
     assert "<i>" not in text
     assert "&lt;b&gt;size&lt;/b&gt;" in text
     assert text.count('class="card dim"') == 1  # day
-    assert "2 of 3 columns differ by" in text
+    assert "2 of the 3 columns differ by" in text
     assert "2024-01-01" in text
     assert "<details" not in text
 

@@ -293,7 +293,10 @@ def test_scores_of_many_columns_are_those_of_each():
     places = places_of_names([f"x{k}" for k in range(70)], codes=2)
     units = ExchangeableUnits.of(rows, 25, 30, torch.Generator().manual_seed(0))
     scores = ColumnsScores(places, units.reference, units.reference_shares)
-    single = torch.stack([v.values for v in ColumnStatistics(scores).values(units)])
+    found = [*ColumnStatistics(scores).values(units)]
+    single = torch.stack([v.values for v in found if v.part == "columns"])
+    counted = {v.name: v.values for v in found if v.part == "values"}
+    assert sorted(counted) == ["x5", "x68", "x69"]
     assert sorted(scores.alone) == [5, 66, 68, 69]
     assert scores[7] is scores[7]
     for k, place in enumerate(places):
@@ -302,6 +305,9 @@ def test_scores_of_many_columns_are_those_of_each():
         squares = (units.signed @ column(units.rows)).square().mT
         wanted = mean_evidence(evidence(column.statistics(squares)))
         assert_close(single[k], wanted, atol=1e-9, rtol=1e-9)
+        if place.name in counted:
+            wanted = mean_evidence(evidence(column.counts(squares)))
+            assert_close(counted[place.name], wanted, atol=1e-9, rtol=1e-9)
     pairs = pairs_to_look_at(units, scores)
     assert len(pairs) == 300
     assert all(66 not in pair for pair in pairs)

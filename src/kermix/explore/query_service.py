@@ -120,7 +120,7 @@ class QueryService:
         column, alone = self.schema[name], self.alone[name]
         assert isinstance(column, CategoryColumn | NumberColumn)
         told = {"name": name, "kind": column.kind, "gap": column.has_missing,
-                "details": column.details(), "scale": self.scales[name].described(),
+                "details": column.details(), **self._unknown(name),
                 "alone": self._answer(name, alone)}  # fmt: skip
         if isinstance(column, CategoryColumn):
             values = texts(column.decode(np.arange(len(column.values))))
@@ -149,12 +149,10 @@ class QueryService:
             given: Texts by column; None is a gap.
         """
         cells = self.typed(given)
-        columns = {}
-        for name, found in self.model.conditionals(cells).items():
-            columns[name] = self._answer(name, found)
-            if name in cells:
-                columns[name]["place"] = self._place(name, cells[name], found)
-        return columns
+        return {
+            name: self._answer(name, found, cells.get(name))
+            for name, found in self.model.conditionals(cells).items()
+        }
 
     def likely(self, given: Any) -> dict[str, str | None]:
         """The most likely row with what is set, as text."""
@@ -162,9 +160,29 @@ class QueryService:
         told = {name: texts(row.column(name))[0] for name in row.column_names}
         return {**told, **given}  # what is given to the last digit
 
-    def _answer(self, name: str, found: ColumnDistribution) -> dict[str, Any]:
-        shares = self.scales[name].shares(found)
+    def _unknown(self, name: str) -> dict[str, Any]:
+        """The chart of a column that has no answer, and names of its bars."""
+        scale, alone = self.scales[name], self.scales[name].shares(self.alone[name])
+        return {
+            "bars": list(scale.names),
+            "chart": scale.chart(np.full(len(alone), np.nan), alone),
+        }
+
+    def _answer(self, name: str, found: ColumnDistribution, cell: Any = None) -> dict[str, Any]:
+        """What a page shows of a column: shares, middle, ends, and a chart beside `alone`.
+
+        Args:
+            name: The column.
+            found: Its distribution.
+            cell: The value that was set, if one was.
+        """
+        scale = self.scales[name]
+        shares = scale.shares(found)
         told: dict[str, Any] = {"shares": np.round(shares, 6).tolist()}
+        if cell is not None:
+            told["place"] = self._place(name, cell, found)
+        alone = scale.shares(self.alone[name])
+        told["chart"] = scale.chart(shares, alone, told.get("place"))
         if found.column.missing_code is not None:
             told["missing"] = float(found.probabilities[0, found.column.missing_code])
         if isinstance(found.column, NumberColumn):

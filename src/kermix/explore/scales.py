@@ -1,16 +1,19 @@
 """How a column is shown: as bars, one for each value, or as shares of intervals of its numbers."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from kermix.data.schema.columns import CategoryColumn, NumberColumn, rounded
+from kermix.pages.charts import Bins, bars, histogram
+from kermix.pages.plot import Svg
+from kermix.tables.compare.column_charts import tick_of
 from kermix.tables.model.distribution import ColumnDistribution
 
-__all__ = ["Scale", "interval_texts", "positions", "texts"]
+__all__ = ["Scale", "positions", "texts"]
 
-BINS = 48
 MOST_ATOMS, LEAST_OUTSIDE = 24, 0.02  # few values that hold nearly all rows are shown as bars
 MIDDLE = (0.005, 0.995)  # of what the model expects lies between the ends
 STEPS = 100  # of a slider
@@ -32,13 +35,12 @@ class Scale:
     Attributes:
         column: The column, as its distributions have it.
         names: Of the bars; empty where there are intervals.
-        edges: Of the intervals, in the column's own numbers (from its origin, in its steps);
-            what lies beyond the ends is counted at the ends.
+        bins: Intervals of the column's own numbers (from its origin, in its steps); None of bars.
     """
 
     column: CategoryColumn | NumberColumn
     names: tuple[str, ...]
-    edges: np.ndarray
+    bins: Bins | None = None
 
     @classmethod
     def of(cls, alone: ColumnDistribution) -> "Scale":
@@ -47,35 +49,19 @@ class Scale:
         if isinstance(column, CategoryColumn):
             known = texts(column.decode(np.arange(len(column.values))))
             other = ("(other)",) * column.other
-            return cls(column, (*(str(text) for text in known), *other), np.empty(0))
+            return cls(column, (*(str(text) for text in known), *other))
         outside = float(alone.filled[0, 0])
         if 0 < len(column.atoms) <= MOST_ATOMS and outside < LEAST_OUTSIDE:
-            return cls(column, (*atom_texts(column), OTHER), np.empty(0))
-        return cls(column, (), _edges(column, *_quantiles(alone, MIDDLE)))
+            return cls(column, (*atom_texts(column), OTHER))
+        low, high = _quantiles(alone, MIDDLE)
+        return cls(column, (), Bins.between(low, high, _step(column)))
 
     def shares(self, found: ColumnDistribution) -> np.ndarray:  # (bars or intervals,)
         """Probabilities, if the cell is filled, of the first row."""
-        if not self.names:
-            return np.asarray(found.shares(self.edges)[0])
+        if self.bins is not None:
+            return np.asarray(found.shares(self.bins.edges)[0])
         shares = found.filled[0]
         return shares if isinstance(self.column, CategoryColumn) else np.roll(shares, -1)
-
-    def counted(self, codes: np.ndarray, scores: np.ndarray | None) -> np.ndarray:
-        """Shares of the filled ones among encoded cells."""
-        column = self.column
-        filled = codes != (-1 if column.missing_code is None else column.missing_code)
-        codes = codes[filled]
-        if self.names:
-            counts = np.bincount(codes, minlength=len(self.names))[: len(self.names)]
-            if isinstance(column, NumberColumn):
-                counts = np.roll(counts, -1)
-        else:
-            assert isinstance(column, NumberColumn)
-            assert scores is not None
-            numbers = column.numbers_of(codes, scores[filled])
-            inside = numbers.clip(self.edges[0], self.edges[-1])
-            counts = np.histogram(inside, self.edges)[0]
-        return np.asarray(counts / max(1, counts.sum()))
 
     def place_of(self, codes: np.ndarray, scores: np.ndarray | None) -> float | None:
         """Where the first of some encoded cells lies: a bar, or a place between the ends."""
@@ -84,50 +70,41 @@ class Scale:
             return None
         if isinstance(self.column, CategoryColumn):
             return float(code)
-        if self.names:
+        if self.bins is None:
             return float(code - 1 if code else len(self.names) - 1)
         assert scores is not None
         number = self.column.numbers_of(codes[:1], scores[:1])[0]
-        low, high = self.edges[0], self.edges[-1]
+        low, high = self.bins.edges[0], self.bins.edges[-1]
         return float(np.clip((number - low) / (high - low), 0, 1))
 
-    def described(self) -> dict[str, Any]:
-        """What the page needs to draw it."""
-        if self.names:
-            return {"bars": list(self.names)}
-        assert isinstance(self.column, NumberColumn)
-        low, high = self.edges[[0, -1]]
-        if self.column.decimals is not None:  # the values inside, not the middle to the next ones
-            low, high = (
-                low + 0.5 * 10.0**-self.column.decimals,
-                high - 0.5 * 10.0**-self.column.decimals,
-            )
-        at = np.array([low, (low + high) / 2, high])
-        return {"bins": len(self.edges) - 1, "labels": interval_texts(self.column, at)}
+    def chart(
+        self, shares: np.ndarray, alone: np.ndarray, place: float | None = None
+    ) -> Svg:  # fmt: skip
+        """Shares filled, and as an outline those of the column given nothing.
+
+        Args:
+            shares: Of the bars or intervals; NaN where they are not known.
+            alone: Given nothing.
+            place: Where a value that was set lies.
+        """
+        column, sets = self.column, (shares, alone)
+        if self.bins is None:
+            mark = None if place is None else int(place)
+            return bars(self.names, sets, column.name, mark=mark)
+        assert isinstance(column, NumberColumn)
+        ticks = self.bins.ticks(partial(tick_of, column), _step(column))
+        return histogram(self.bins.places, sets, ticks, column.name, place)
+
+
+def _step(column: NumberColumn) -> float | None:
+    """What all numbers of a column are multiples of, if they are."""
+    return None if column.decimals is None else 10.0**-column.decimals
 
 
 def atom_texts(column: NumberColumn) -> list[str]:
     """The values that many rows share, as text."""
     codes = np.arange(1, len(column.atoms) + 1)
     return [str(text) for text in texts(column.decode(codes, np.zeros(len(codes))))]
-
-
-def interval_texts(column: NumberColumn, numbers: np.ndarray) -> list[str]:
-    """Places on the scale of a column, for people."""
-    if column.time:
-        return [column.shown_time(float(number)).partition(" ")[0] for number in numbers]
-    return [_digits(number + column.origin, 4 if column.origin == 0 else 12) for number in numbers]
-
-
-def _digits(number: float, count: int) -> str:
-    """A number with so many digits that count, and without an exponent where it is short.
-
-    Example:
-        >>> _digits(24891.4, 4), _digits(0.00012345, 4), _digits(3.0, 4)
-        ('24890', '0.0001234', '3')
-    """
-    text = f"{number:.{count}g}"
-    return f"{float(text):.0f}" if 1e3 <= abs(number) < 1e9 else text
 
 
 def positions(alone: ColumnDistribution) -> list[str]:
@@ -156,15 +133,3 @@ def _quantiles(alone: ColumnDistribution, shares: Any) -> np.ndarray:
     if column.decimals is not None:
         found = rounded(found, column.decimals)
     return np.asarray(found)
-
-
-def _edges(column: NumberColumn, low: float, high: float) -> np.ndarray:
-    """Equal intervals, each with as many values as the others where numbers are rounded."""
-    if not high > low:
-        low, high = low - 0.5, high + 0.5
-    if column.decimals is None:
-        return np.linspace(low, high, BINS + 1)
-    step = 10.0**-column.decimals
-    width = max(1, int(np.ceil((high - low) / step / BINS)))
-    count = max(1, int(np.ceil(((high - low) / step + 1) / width)))
-    return low - step / 2 + step * width * np.arange(count + 1)

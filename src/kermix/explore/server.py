@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from kermix.errors import KermixError, MissingExtraError, OptionError, RunError
 from kermix.explore.session import DRAWS, Explored
 from kermix.files import finite_json
+from kermix.pages.page import render
 
 __all__ = ["Address", "application", "free_socket", "server_of"]
 
@@ -37,12 +38,7 @@ except ImportError as missing:
         f"kermix explore needs {missing.name}: pip install 'kermix[explore]'."
     ) from None
 
-FILES = {
-    "": ("index.html", "text/html"),
-    "explore.css": ("explore.css", "text/css"),
-    **{name: (name, "text/javascript") for name in
-       ("charts.js", "ask.js", "parts.js", "server.js", "start.js")},
-}  # fmt: skip
+SCRIPTS = ("shared.js", "ask.js", "parts.js", "server.js", "start.js")
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; "
@@ -220,10 +216,7 @@ def application(explored: Explored, address: Address) -> Guard:
         named = {"Content-Disposition": f'attachment; filename="{DRAWS}"'}
         return StreamingResponse(sent(), 200, {**HEADERS, **named}, "text/csv")
 
-    def page(name: str) -> Callable[..., Awaitable[Response]]:
-        file, kind = FILES[name]
-        data = (resources.files("kermix.explore") / "page" / file).read_bytes()
-
+    def page(data: str, kind: str) -> Callable[..., Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             return Response(data, 200, HEADERS, kind)
 
@@ -235,7 +228,11 @@ def application(explored: Explored, address: Address) -> Guard:
 
     asks = explored.questions
     routes = [
-        *(Route(f"/{name}", page(name)) for name in FILES),
+        Route("/", page(render("explore.html.j2", title="kermix explore", scripts=SCRIPTS),
+                        "text/html")),
+        Route("/explore.css", page(render("explore.css.j2"), "text/css")),
+        *(Route(f"/{name}", page((resources.files("kermix.explore") / "page" / name).read_text(),
+                                 "text/javascript")) for name in SCRIPTS),
         Route("/api/state", answer(explored.told)),
         Route("/api/model", answer(lambda: asks().described)),
         Route("/api/check", answer(explored.check)),

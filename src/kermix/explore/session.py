@@ -21,7 +21,7 @@ from kermix.data.writing import CsvText, spreadsheet_safe
 from kermix.errors import KermixError, OptionError, RunError, SchemaError
 from kermix.explore.query_service import Answering, QueryService
 from kermix.explore.scales import texts
-from kermix.explore.watch import Fitting, Preview, checked, history, saved_quality
+from kermix.explore.watch import Fitting, Preview, checked, curve, history, saved_quality
 from kermix.fitting.kinds import open_run
 from kermix.runs.folder import FIT, TABLE, TARGET, is_held
 from kermix.runs.run import Run
@@ -261,9 +261,10 @@ class Explored:
 
     def told(self) -> dict[str, Any]:
         """What the page shows at its head, and how far the fit is."""
-        state = self.state
+        state, explore = self.state, f"kermix explore {shlex.quote(str(self.run.folder))}"
         told = {"name": self.name, "state": state, "folder": str(self.run.folder),
-                "rows": self.run.config["shape"][0], "command": self.run.command(),
+                "rows": self.run.config["shape"][0],
+                "command": f"{self.run.command()}\n{explore}",
                 "watched": self.fitting is not None}  # fmt: skip
         if state == "failed":
             assert self.fitting is not None
@@ -276,7 +277,8 @@ class Explored:
     def watched(self) -> dict[str, Any]:
         """The history of the training, and samples of the best model so far."""
         rows = history(self.run.folder)
-        told = {**self.told(), "history": rows, "total": self.run.settings.steps}
+        told = {**self.told(), "history": rows, "total": self.run.settings.steps,
+                "chart": curve(rows) if rows else None}  # fmt: skip
         if self.run.kind.name == TABLE and told["state"] in ("training", "keeping"):
             if self._preview is None:
                 data = self.data()
@@ -307,7 +309,7 @@ class Explored:
         questions, data = self.questions(), self.data()
         quality = saved_quality(self.run.folder)
         split, seed = _split(self.run, data), self.run.settings.seed
-        return checked(questions.model, questions.scales, data, split, seed, quality)
+        return checked(questions.model, data, split, seed, quality)
 
     def _odd_rows(self, count: Callable[[int], None]) -> dict[str, Any]:
         data = self.data()

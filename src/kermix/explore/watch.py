@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,15 +23,17 @@ from typing import IO, Any
 import numpy as np
 
 from kermix.data.readers.frames import Frame, as_frame, taken_rows
-from kermix.data.schema.columns import CategoryColumn, NumberColumn
-from kermix.data.schema.schema import EncodedTable, Schema
+from kermix.data.schema.schema import EncodedTable
 from kermix.errors import KermixError
-from kermix.explore.query_service import Answering, QueryService
-from kermix.explore.scales import Scale, interval_texts, texts
+from kermix.explore.query_service import Answering
+from kermix.explore.scales import texts
 from kermix.fitting.kinds import open_run
+from kermix.pages.charts import curves
+from kermix.pages.plot import Svg
 from kermix.runs.run import Run
 from kermix.runs.train import keep, train
-from kermix.tables.runs.table_quality import GROUPS, grouped, judge_samples
+from kermix.tables.compare.column_charts import column_chart, in_both, pair_chart
+from kermix.tables.runs.table_quality import judge_samples
 from kermix.tables.runs.table_run import LEAST_JUDGED, MOST_JUDGED, model_so_far
 from kermix.tables.runs.training_data import TableData
 
@@ -56,7 +58,6 @@ def saved_quality(folder: Path) -> dict[str, Any] | None:
 
 def checked(
     model: Answering,
-    scales: Mapping[str, Scale],
     data: TableData,
     split: tuple[np.ndarray, np.ndarray],
     seed: int,
@@ -66,7 +67,6 @@ def checked(
 
     Args:
         model: The model.
-        scales: How its columns are shown.
         data: The table.
         split: Which rows were held out, and which trained with.
         seed: Of the training; samples are those of the report.
@@ -83,80 +83,29 @@ def checked(
         found = judge_samples(tables, data.schema, data.encoded, samples, train, held, logs)
         quality = found.as_json()
     differences = dict(quality["columns"])
-    shown = [_column(data, samples, scales, name) for name in differences]
+    shown = [_column(data, samples, name) for name in differences]
     for column in shown:
         column["difference"] = differences[column["name"]]
     shown.sort(key=lambda column: -column["difference"])
-    own, other = (grouped(data.schema, data.encoded, rows) for rows in (data.encoded, samples))
-    names = group_names(data.schema, data.encoded, own)
-    pairs = [_pair(data.schema, own, other, names, pair) for pair in quality["pairs"]]
+    sets = data.encoded, samples
+    pairs = [{**pair, "chart": in_both(pair_chart, data.schema, sets, pair["first"],
+                                       pair["second"])} for pair in quality["pairs"]]  # fmt: skip
     scores = {name: quality[name] for name in ("log_density", "density_name", "references",
               "auc", "interval", "copies", "copies_held", "privacy", "pair_floor")}  # fmt: skip
     return {"columns": shown, "pairs": pairs, "scores": scores,
             "samples": count, "rows": len(data.encoded)}  # fmt: skip
 
 
-def _column(
-    data: TableData, samples: EncodedTable, scales: Mapping[str, Scale], name: str
-) -> dict[str, Any]:
-    places = [c.name for c in data.schema.modelled]
-    place, column = places.index(name), data.schema[name]
-    told: dict[str, Any] = {"name": name, "kind": column.kind}
-    scale = replace(scales[name], column=data.schema.modelled[place])
-    told["scale"] = scale.described()
-    for what, rows in (("data", data.encoded), ("samples", samples)):
-        codes, scores = rows.codes[:, place], None
-        if isinstance(column, NumberColumn):
-            scores = rows.values[:, [c.name for c in data.schema.numbers].index(name)]
-        told[what] = np.round(scale.counted(codes, scores), 6).tolist()
-        if column.missing_code is not None:
-            told[f"{what}_missing"] = float((codes == column.missing_code).mean())
-    return told
-
-
-def group_names(schema: Schema, data: EncodedTable, groups: np.ndarray) -> list[list[str]]:
-    """Names of the groups in which two columns are looked at together, column by column."""
-    found = []
-    numbers = {column.name: q for q, column in enumerate(schema.numbers)}
-    for k, column in enumerate(schema.modelled):
-        names = []
-        for group in range(GROUPS):
-            codes = np.unique(data.codes[groups[:, k] == group, k])
-            if not len(codes):
-                names.append("others")
-            elif isinstance(column, CategoryColumn):
-                names.append(column.code_names[codes[0]] if len(codes) == 1 else "others")
-            elif len(codes) == 1 and codes[0] == column.missing_code:
-                names.append("(missing)")
-            else:
-                rows = groups[:, k] == group
-                own = data.values[rows, numbers[column.name]]
-                values = column.numbers_of(data.codes[rows, k], own)
-                ends = interval_texts(column, np.array([values.min(), values.max()]))
-                names.append(ends[0] if ends[0] == ends[1] else " to ".join(ends))
-        found.append(names)
-    return found
-
-
-def _pair(
-    schema: Schema,
-    own: np.ndarray,
-    drawn: np.ndarray,
-    names: list[list[str]],
-    pair: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Joint shares of two columns in data and samples, of the groups that there are."""
-    columns = [c.name for c in schema.modelled]
-    a, b = columns.index(pair["first"]), columns.index(pair["second"])
-    tables = []
-    for groups in (own, drawn):
-        table = np.zeros((GROUPS, GROUPS))
-        np.add.at(table, (groups[:, b], groups[:, a]), 1 / max(1, len(groups)))
-        tables.append(table)
-    across, down = (np.flatnonzero((tables[0] + tables[1]).sum(axis)) for axis in (0, 1))
-    shown = [np.round(table[np.ix_(down, across)], 5).tolist() for table in tables]
-    return {**pair, "across": [names[a][k] for k in across], "down": [names[b][k] for k in down],
-            "data": shown[0], "samples": shown[1]}  # fmt: skip
+def _column(data: TableData, samples: EncodedTable, name: str) -> dict[str, Any]:
+    """A column of data and samples."""
+    sets, column = {"data": data.encoded, "samples": samples}, data.schema[name]
+    told = {"name": name, "kind": column.kind,
+            "chart": in_both(column_chart, data.schema, tuple(sets.values()), name)}  # fmt: skip
+    if column.missing_code is None:
+        return told
+    place = [c.name for c in data.schema.modelled].index(name)
+    return told | {f"{what}_missing": float((rows.codes[:, place] == column.missing_code).mean())
+                   for what, rows in sets.items()}  # fmt: skip
 
 
 DRAWN, SHOWN = 400, 10
@@ -171,6 +120,16 @@ def history(folder: Path) -> list[dict[str, float | None]]:
                     for row in csv.DictReader(file)]  # fmt: skip
     except OSError:
         return []  # not yet
+
+
+def curve(rows: Sequence[Mapping[str, float | None]]) -> Svg:
+    """The loss of batches, and that of held-out rows."""
+    lines = {
+        name: [(row["step"] or 0.0, found) for row in rows if (found := row[key]) is not None]
+        for name, key in (("held-out rows", "metric"), ("training batches", "loss"))
+    }
+    return curves({name: points for name, points in lines.items() if points}, "step",
+                  "nats a row", "The loss in training")  # fmt: skip
 
 
 def _number(text: Any) -> float | None:
@@ -214,20 +173,14 @@ class Preview:
         return self._found
 
     def _drawn(self) -> dict[str, Any]:
-        questions = QueryService(model_so_far(self._run))
-        schema, data = questions.schema, self._data.encoded
-        model = questions.model
-        drawn = model.schema_.encode(drawn_samples(model, DRAWN, SEED), extra=True)
-        numbers = {column.name: q for q, column in enumerate(schema.numbers)}
-        columns = []
-        for place, column in enumerate(schema.modelled):
-            scale = questions.scales[column.name]
-            told: dict[str, Any] = {"name": column.name, "scale": scale.described()}
-            for what, rows in (("data", data), ("samples", drawn)):
-                q = numbers.get(column.name)
-                scores = None if q is None else rows.values[:, q]
-                told[what] = scale.counted(rows.codes[:, place], scores).round(6).tolist()
-            columns.append(told)
+        model = model_so_far(self._run)
+        schema, data = model.schema_, self._data.encoded
+        drawn = schema.encode(drawn_samples(model, DRAWN, SEED), extra=True)
+        columns = [
+            {"name": column.name,
+             "chart": in_both(column_chart, schema, (data, drawn), column.name)}
+            for column in schema.modelled
+        ]  # fmt: skip
         table = schema.decode(drawn[:SHOWN], "arrow")
         cells = [texts(table.column(name)) for name in table.column_names]
         lines = [list(line) for line in zip(*cells, strict=True)]

@@ -141,8 +141,10 @@ def bars(
         show: Values that are shown even if they are rare.
         mark: A value to be marked.
     """
+    known = [not np.isnan(shares).all() for shares in sets]
     shares = np.nan_to_num(np.array(sets, float))  # (sets, values)
-    shown, told = _shown_values(shares, [*show, *([] if mark is None else [mark])]), list(names)
+    shown = _shown_values(shares, [*show, *([] if mark is None else [mark])])
+    told = [name or "(empty)" for name in names]
     if len(shown) < len(told):
         shares = np.column_stack([shares, 1 - shares[:, shown].sum(1)])
         told.append(f"{len(names) - len(shown)} others")
@@ -159,7 +161,7 @@ def bars(
                 height=tall)
             for j, (width, kind) in enumerate(zip(widths, KINDS, strict=False))
         ]  # fmt: skip
-        percents = ", ".join(_percent(share) for share in shares[:, k])
+        percents = ", ".join(_percent(share) for share in shares[known, k])
         shapes.append(text_at(left + widths.max() + 4, top + 12, f"{percents} %"))
         if k == mark:
             shapes.append(tag("path", d=f"M{left - 2},{top - 1}v17", kind="mark"))
@@ -238,23 +240,30 @@ def heat(
     levels, shapes = cells(values, *ends, kind)
     floor = float(ends[1][0])
     shapes.append(tag("rect", kind="frame", x=left, y=top, width=WIDE - left, height=floor - top))
-    for i, line in enumerate(texts):
-        shapes += [
-            text_at(left + wide * (j + 0.5), floor - tall * (i + 0.5) + 4, text, "middle",
-                    max(2, int(wide / LETTER)), "on" if abs(levels[i, j]) > 7 else "off")
-            for j, text in enumerate(line)
-        ]  # fmt: skip
+    shapes += [
+        text_at(left + wide * (j + 0.5), floor - tall * (i + 0.5) + 4, text, "middle",
+                max(2, int(wide / LETTER)), "on" if abs(levels[i, j]) > 7 else "off")
+        for i, line in enumerate(texts) for j, text in enumerate(line)
+    ]  # fmt: skip
     shapes += [text_at(left - 5, floor - p * (floor - top) + 4, t, "end", 12) for p, t in up[1]]
     room = max(3, int((WIDE - left) / LETTER / max(3, len(across[1]))))
-    for place, text in across[1]:
-        anchor = "middle" if texts else anchor_of(place)
-        shapes.append(text_at(left + place * (WIDE - left), floor + 14, text, anchor, room))
-    for name, where, x, y, anchor in ((up[0], "up", 2.0, 11.0, ""),
-                                      (across[0], "across", WIDE, floor + 29, "end")):  # fmt: skip
-        if name:
-            shapes.append(text_at(x, y, f"{name} ({where})", anchor, 50, "name"))
+    shapes += [
+        text_at(left + p * (WIDE - left), floor + 14, t, "middle" if texts else anchor_of(p), room)
+        for p, t in across[1]
+    ]
+    shapes += _names(across[0], up[0], floor)
     below = 16 * bool(across[1]) + 18 * bool(across[0])
     return drawing(WIDE, floor + below, about, shapes)
+
+
+def _names(across: str, up: str, floor: float) -> list[str]:
+    """What the axes of a heat map are."""
+    return [
+        text_at(x, y, f"{name} ({where})", anchor, 50, "name")
+        for name, where, x, y, anchor in (
+            (up, "up", 2.0, 11.0, ""), (across, "across", WIDE, floor + 29, "end"),
+        ) if name
+    ]  # fmt: skip
 
 
 def confusion(counts: np.ndarray, names: Sequence[str]) -> Svg:  # (true, predicted)
@@ -275,7 +284,7 @@ def curves(
 ) -> Svg:
     """Lines by name, as of a training: pairs of a step and a number."""
     points = {name: np.array(pairs, float).reshape(-1, 2) for name, pairs in lines.items()}
-    every = np.concatenate(list(points.values()))
+    every = np.concatenate([np.empty((0, 2)), *points.values()])
     plot = Plot(Axis.over(every[:, 0], label=across), Axis.over(every[:, 1], label=up), about)
     for (name, pairs), kind in zip(points.items(), KINDS, strict=False):
         plot.line(pairs[:, 0], pairs[:, 1], kind, name)

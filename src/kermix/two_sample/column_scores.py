@@ -238,6 +238,13 @@ class ColumnScores:
             found.append(squares[-1])
         return torch.stack(found) if found else squares.new_zeros(1, squares.shape[1])
 
+    def counts(self, squares: Tensor) -> Tensor:  # (q, P) -> (k, P)
+        """The share of each value alone, and of gaps: a value may be rare, new or gone."""
+        if self.ranks is not None:
+            return squares[ORDER:]
+        count = len(self.values)
+        return torch.cat([squares[:count] / (1 - self.roots.square())[:, None], squares[count:]])
+
     def __call__(self, rows: Tensor) -> Tensor:  # (N, d) -> (N, q)
         """Scores of rows; the last one is of gaps, where there are any."""
         found = self._known(rows)
@@ -405,12 +412,12 @@ def _wide(scores: Tensor, width: int) -> Tensor:
 
 @dataclass(frozen=True)
 class ColumnStatistics:
-    """The evidence of each column by itself, from its statistics."""
+    """The evidence of each column by itself, and of its single values where it has few."""
 
     scores: ColumnsScores
 
     def values(self, units: ExchangeableUnits) -> Iterator[StatisticValues]:
-        """One statistic for each column."""
+        """One statistic for each column, and one more for what has values or gaps to count."""
         found = units.signed.new_empty(len(self.scores), len(units.signed))
         for columns in self.scores.together:
             means = units.means(columns, len(columns.places) * ORDER)
@@ -428,6 +435,9 @@ class ColumnStatistics:
             squares = (units.signed @ means).square().mT  # (q, P)
             for place, column, part in zip(places, some, squares.split(widths), strict=True):
                 found[place] = mean_evidence(evidence(column.statistics(part)))
+                if len(counts := column.counts(part)):
+                    row = mean_evidence(evidence(counts))
+                    yield StatisticValues(column.place.name, row, part="values")
         for place, row in zip(self.scores.places, found, strict=True):
             yield StatisticValues(place.name, row, part="columns")
 

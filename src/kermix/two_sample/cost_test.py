@@ -108,7 +108,7 @@ def two_sample_test(
     r"""Permutation test of whether `x` and `y` come from the same distribution.
 
     Without a cost, an aggregate of many statistics (kernels of all columns at several bandwidths,
-    single columns, pairs of columns) gives one p-value; see
+    single columns and their values, pairs of columns, depths of rows) gives one p-value; see
     `kermix.two_sample.aggregate.aggregate_rows`, whose result is in `aggregate`. It has no
     settings: with `variances`, a `kernel`, a `form` or a `ridge` but no cost, the cost is `"svd"`.
 

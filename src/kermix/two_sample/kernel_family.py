@@ -26,7 +26,7 @@ from kermix.sketches.principal import NEGLIGIBLE, CenteredBasis
 from kermix.two_sample.column_scores import MiddleRanks
 from kermix.two_sample.permutation import ExchangeableUnits, StatisticValues, evidence
 
-__all__ = ["MEANS", "SECOND_MOMENTS", "KernelStatistics", "Kernels"]
+__all__ = ["MEANS", "SECOND_MOMENTS", "KernelStatistics", "Kernels", "Scaling", "scaler"]
 
 Scaling = Literal["as given", "standardized", "normal scores"]
 Form = Literal["Gaussian", "Laplace"]
@@ -97,7 +97,7 @@ def _feature_moments(
 ) -> Iterator[tuple[float, CenteredBasis, Tensor, Tensor | None]]:
     """Of each bandwidth, features and their first moments in each unit; of some, second ones."""
     form, scaling, count = kernels
-    scale = _scaling(scaling, units.reference, units.reference_shares, layout)
+    scale = scaler(scaling, units.reference, units.reference_shares, layout)
     rank = LANDMARKS if units.blocks is None else LANDMARKS_OF_BLOCKS
     distinct = units.reference[distinct_rows(units.reference)[0]]
     landmarks = scale(distinct[symmetric_subset(distinct, rank)])
@@ -200,7 +200,7 @@ def _bandwidths(apart: Tensor, form: Form, count: int) -> list[float]:
     return [fine * (coarse / fine) ** (k / (count - 1)) for k in range(count)]
 
 
-def _scaling(
+def scaler(
     scaling: Scaling, reference: Tensor, shares: Tensor, layout: Layout | None
 ) -> Callable[[Tensor], Tensor]:
     """Rows with their numbers scaled; codes stay."""

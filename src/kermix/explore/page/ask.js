@@ -14,7 +14,7 @@ kermix.askPart = (place, source, model, say) => {
     if (answer.low !== undefined) {
       return `about ${kermix.shown(answer.middle)}; nine in ten between ${kermix.shown(answer.low)} and ${kermix.shown(answer.high)}${gap}`;
     }
-    const names = column.scale.bars, k = names.indexOf(answer.middle);
+    const names = column.bars, k = names.indexOf(answer.middle);
     const share = k < 0 ? "" : `, ${kermix.percent(answer.shares[k])}`;
     return `most likely ${kermix.shown(answer.middle)}${share}${gap}`;
   };
@@ -23,7 +23,7 @@ kermix.askPart = (place, source, model, say) => {
     const card = cards.get(column.name);
     const told = about(column, answer);
     const words = `${column.name}: ${set ? "given the others that are set, " : ""}${told}`;
-    kermix.replace(card.chart, kermix.chart(column.scale, answer.shares, column.alone.shares, answer.place, words));
+    kermix.replace(card.chart, kermix.chart(answer.chart, words));
     card.told.textContent = told;
     card.box.classList.toggle("set", set);
     card.box.dataset.middle = answer.middle === null ? "" : answer.middle;
@@ -33,8 +33,8 @@ kermix.askPart = (place, source, model, say) => {
   // After a question without an answer: nothing of the one before stays.
   const drawNothing = () => {
     for (const column of model.columns) {
-      const card = cards.get(column.name), { shares } = column.alone;
-      kermix.replace(card.chart, kermix.chart(column.scale, shares.map(() => null), shares, null, `${column.name}: no answer`));
+      const card = cards.get(column.name);
+      kermix.replace(card.chart, kermix.chart(column.chart, `${column.name}: no answer`));
       card.told.textContent = "no answer";
       card.box.dataset.middle = card.box.dataset.shares = "";
     }
@@ -168,7 +168,6 @@ kermix.askPart = (place, source, model, say) => {
   }) }, "Download as CSV");
 
   place.append(
-    element("p", {}, "Set some columns to see the distribution of the others."),
     element("div", { class: "bar" }, clear, count),
     kermix.legend("given what is set", "given nothing"),
     grid,

@@ -34,23 +34,23 @@
         const words = `${column.name}: difference ${number(column.difference)}`;
         const gap = column.data_missing === undefined ? "" : `; missing ${kermix.percent(column.data_missing)} and ${kermix.percent(column.samples_missing)}`;
         const box = element("section", { class: "card", "aria-label": words }, element("h3", {}, column.name),
-          kermix.chart(column.scale, column.data, column.samples, null, words),
+          kermix.chart(column.chart, words),
           element("p", { class: "small quiet" }, `difference ${number(column.difference)}${gap}`));
         box.dataset.column = column.name;
         return box;
       });
       const pairs = found.pairs.map((pair) => {
-        const most = Math.max(...pair.data.flat(), ...pair.samples.flat(), 1e-9);
         const words = `${pair.first} and ${pair.second}: difference ${number(pair.difference)}`;
-        return element("section", { class: "card", "aria-label": words }, element("h3", {}, `${pair.first} (across) and ${pair.second}`),
-          element("div", { class: "pairs" }, kermix.squares(pair, "data", most, `data, ${words}`), kermix.squares(pair, "samples", most, `samples, ${words}`)),
+        return element("section", { class: "card", "aria-label": words }, element("h3", {}, `${pair.first} with ${pair.second}`),
+          kermix.chart(pair.chart, words),
           element("p", { class: "small quiet" }, `difference ${number(pair.difference)}`));
       });
       kermix.replace(place,
         element("p", {}, `${found.samples} samples against ${found.rows} rows. Differences are total variation distances: 0 if equal, 1 if nothing is in common; two halves of the data differ by about ${number(s.pair_floor)} in a pair.`),
         kermix.table("Scores", ["score", "value"], rows, (text) => text, true),
         element("h2", {}, "Columns, the most different first"), kermix.legend("data", "samples"), element("div", { class: "cards" }, ...cards),
-        element("h2", {}, "Pairs, the most different first"), kermix.legend("data", "samples"), element("div", { class: "cards wide" }, ...pairs));
+        element("h2", {}, "Pairs, the most different first"), kermix.legend("data", "samples"),
+        element("p", {}, "Each cell has the color of the set with more rows there; pale cells are shared, blank ones nearly empty."), element("div", { class: "cards wide" }, ...pairs));
       place.dataset.done = "yes";
     }, say);
   };
@@ -95,14 +95,14 @@
       if (now === seen) return;  // nothing is drawn again that is there already
       seen = now;
       if (found.history.length) {
-        kermix.replace(curve, element("h2", {}, "Loss"), kermix.legend("held-out rows", "training batch"),
-          kermix.lines(found.history, ["metric", "loss"], `Held-out loss ${last.metric}, after ${step} steps`),
+        kermix.replace(curve, element("h2", {}, "Loss"),
+          kermix.chart(found.chart, `Held-out loss ${last.metric}, after ${step} steps`),
           element("p", { class: "small quiet" }, `After ${step} steps: ${last.loss === null ? "no loss" : `loss ${last.loss.toFixed(3)}`}${last.metric === null ? "" : `, held-out rows ${last.metric.toFixed(3)}`}: negative log-densities in nats, less is better.`));
       }
       const drawn = found.samples;
       if (drawn && drawn.columns) {
         const cards = drawn.columns.map((column) => element("section", { class: "card", "aria-label": column.name }, element("h3", {}, column.name),
-          kermix.chart(column.scale, column.data, column.samples, null, `${column.name}: data and samples`)));
+          kermix.chart(column.chart, `${column.name}: data and samples`)));
         kermix.replace(samples, element("h2", {}, "Samples of the best model so far"), kermix.legend("data", "samples"),
           element("div", { class: "cards" }, ...cards), kermix.table("Ten samples", drawn.names, drawn.rows));
       }

@@ -2,7 +2,7 @@
 // The tabs of the page, and what is in them when.
 (async () => {
   const { element, source } = kermix;
-  const tabs = document.getElementById("tabs"), main = document.getElementById("main"), alert = document.getElementById("alert");
+  const tabs = document.getElementById("tabs"), main = document.getElementById("parts"), alert = document.getElementById("alert");
   const live = document.getElementById("live");
   const say = (text) => { alert.hidden = !text; if (alert.textContent !== text) alert.textContent = text; };
   const parts = new Map();
@@ -43,8 +43,10 @@
     document.title = `${state.name}: kermix explore`;
     document.getElementById("title").textContent = state.name;
     const rows = state.rows === undefined ? "" : `, ${state.rows.toLocaleString("en")} rows`;
-    const words = { ready: `A ${state.model}`, failed: "Training failed", stopped: "Training was stopped" };
-    document.getElementById("lead").textContent = `${words[state.state] || "In training"}${rows}.`;
+    const words = { ready: "The model can be asked: set some columns, and see the others.", failed: "Training failed.", stopped: "Training was stopped." };
+    document.getElementById("answer").textContent = words[state.state] || "The model is in training: watch it, and stop it when it is good enough.";
+    document.getElementById("lead").textContent = `${state.model ? `A ${state.model}` : "A fit"}${rows}.`;
+    document.getElementById("command").textContent = state.command;
   };
 
   const begin = async () => {

@@ -1,5 +1,10 @@
 """Charts of a column, or of two together, in two samples: two tables, or data and samples."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
 import numpy as np
 
 from kermix.data.schema.columns import CategoryColumn, NumberColumn
@@ -15,7 +20,7 @@ from kermix.tables.compare.column_changes import (
     sides_of,
 )
 
-__all__ = ["column_chart", "encoded_values", "pair_chart", "step_of", "tick_of"]
+__all__ = ["column_chart", "encoded_values", "in_both", "pair_chart", "step_of", "tick_of"]
 
 
 def encoded_values(schema: Schema, rows: EncodedTable, name: str) -> ColumnValues:
@@ -35,7 +40,8 @@ def column_chart(values: ColumnValues, n: int) -> Svg:
     if values.codes is None:
         assert values.numbers is not None
         sets, log = sides_of(values.numbers, n), values.kind == "number"
-        return charts.column_chart(about, sets, lambda v: tick_of(values, v), step_of(values), log)
+        text = partial(tick_of, values.column)
+        return charts.column_chart(about, sets, text, step_of(values), log)
     counts = [np.bincount(c, minlength=len(values.names)) for c in sides_of(values.codes, n)]
     one, two = (c / max(1, c.sum()) for c in counts)
     seen = np.flatnonzero(one + two)
@@ -54,12 +60,30 @@ def step_of(values: ColumnValues) -> float | None:
     return 1.0 if (filled == np.round(filled)).all() else None
 
 
-def tick_of(values: ColumnValues, number: float) -> str:
-    """A number of a column as a chart shows it."""
-    if values.kind == "time":
-        return values.shown(number).partition(" ")[0]
-    origin = 0 if values.column is None else values.column.origin
-    return number_text(number + origin, 3)
+def tick_of(column: NumberColumn | None, number: float) -> str:
+    """A number of a column as a chart shows it; times as days."""
+    if column is None:
+        return number_text(number, 3)
+    if column.time:
+        return column.shown_time(number).partition(" ")[0]
+    return number_text(number + column.origin, 12 if column.origin else 3)
+
+
+def in_both(
+    chart: Callable[..., Svg], schema: Schema, sets: Sequence[EncodedTable], *names: str
+) -> Svg:
+    """A chart of columns in two sets of encoded rows, `column_chart` or `pair_chart`."""
+    first, second = ([encoded_values(schema, rows, name) for name in names] for rows in sets)
+    return chart(*map(_together, first, second), len(sets[0]))
+
+
+def _together(first: ColumnValues, second: ColumnValues) -> ColumnValues:
+    """A column of two sets of rows, one after the other."""
+    joined: dict[str, Any] = {
+        what: np.concatenate([getattr(first, what), getattr(second, what)])
+        for what in ("numbers", "codes") if getattr(first, what) is not None
+    }  # fmt: skip
+    return replace(first, **joined)
 
 
 def pair_chart(first: ColumnValues, second: ColumnValues, n: int) -> Svg:
@@ -96,4 +120,6 @@ def _group_name(values: ColumnValues, inside: np.ndarray) -> str:
         return values.names[found[0]] if len(found) == 1 else "others"
     assert values.numbers is not None
     numbers = values.numbers[inside]
-    return "missing" if np.isnan(numbers).all() else tick_of(values, float(np.nanmedian(numbers)))
+    if np.isnan(numbers).all():
+        return "missing"
+    return tick_of(values.column, float(np.nanmedian(numbers)))

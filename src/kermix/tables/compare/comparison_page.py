@@ -4,6 +4,7 @@ Charts show one column or two together in both samples, and rows that are typica
 the columns that make them so. Each cost comes with what it reads for equal sets.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -198,33 +199,45 @@ def _maps(result: Comparison) -> list[tuple[Svg, str]]:
     inside = [p[((p >= low) & (p <= high)).all(1)] for p in sets]
     grid, shape = grid_over(both.clamp(low, high), margin=0.05)
     witness = result.witness(grid).double().numpy()
+    drawn = _line_maps if shape is None else _plane_maps
+    points, strength = drawn(result, inside, grid.numpy(), witness)
     one, two = result.names
-    caption = (
-        f"Witness of the SVD cost at variance {result.sharpest_variance:.3g}: where {one} has "
-        f"more mass (blue, positive), and where {two} has (orange, negative)."
-    )
-    across = Axis(float(grid[0, 0]), float(grid[-1, 0]), result.columns[0])
-    if shape is None:
-        x, y = (p[:, 0].numpy() for p in inside)
-        line = Plot(across, Axis.over(witness, [0.0], label="witness"), "The witness of both sets")
-        line.rule(y=0).steps(_edges(grid[:, 0].numpy()), witness.clip(min=0), "one", one, True)
-        line.steps(_edges(grid[:, 0].numpy()), witness.clip(max=0), "two", two, True)
-        bins = Bins.over(np.concatenate([x, y]), log=False)
-        shares = [bins.shares(p) for p in (x, y)]
-        chart = Plot(across, Axis(0, float(np.max(shares)), "share"), "Both samples")
-        chart.steps(bins.edges, shares[0], "one", one, filled=True)
-        chart.steps(bins.edges, shares[1], "two", two)
-        drawn = line.svg()
-    else:
-        up = Axis(float(grid[0, 1]), float(grid[-1, 1]), result.columns[1])
-        chart = Plot(across, up, "Points of both samples")
-        for points, kind, name in zip(inside, KINDS, result.names, strict=False):
-            chart.dots(points[:, 0].numpy(), points[:, 1].numpy(), kind, name, 3)
-        ticks = [(axis.label, axis.ticks(3)) for axis in (across, up)]
-        strength = -witness.reshape(shape).T / max(1e-300, float(np.abs(witness).max()))
-        drawn = charts.heat(strength, ticks[0], ticks[1], "The witness of both sets")
-    return [(chart.svg(), "The samples, without the outermost 1 % at either end."),
-            (drawn, caption)]  # fmt: skip
+    return [
+        (points, "The samples, without the outermost 1 % at either end."),
+        (strength, f"Witness of the SVD cost at variance {result.sharpest_variance:.3g}: where "
+         f"{one} has more mass (blue, positive), and where {two} has (orange, negative)."),
+    ]  # fmt: skip
+
+
+def _line_maps(
+    result: Comparison, inside: list[Tensor], grid: np.ndarray, witness: np.ndarray
+) -> tuple[Svg, Svg]:
+    """Histograms of numbers, and the witness as an area."""
+    one, two = result.names
+    across = Axis(grid[0, 0], grid[-1, 0], result.columns[0])
+    line = Plot(across, Axis.over(witness, [0.0], label="witness"), "The witness of both sets")
+    line.rule(y=0).steps(_edges(grid[:, 0]), witness.clip(min=0), "one", one, True)
+    line.steps(_edges(grid[:, 0]), witness.clip(max=0), "two", two, True)
+    x, y = (p[:, 0].numpy() for p in inside)
+    bins = Bins.over(np.concatenate([x, y]), log=False)
+    shares = [bins.shares(p) for p in (x, y)]
+    chart = Plot(across, Axis(0, float(np.max(shares)), "share"), "Both samples")
+    chart.steps(bins.edges, shares[0], "one", one, filled=True)
+    return chart.steps(bins.edges, shares[1], "two", two).svg(), line.svg()
+
+
+def _plane_maps(
+    result: Comparison, inside: list[Tensor], grid: np.ndarray, witness: np.ndarray
+) -> tuple[Svg, Svg]:
+    """Points in the plane, and the witness as a heat map."""
+    across, up = (Axis(grid[0, k], grid[-1, k], result.columns[k]) for k in (0, 1))
+    chart = Plot(across, up, "Points of both samples")
+    for points, kind, name in zip(inside, KINDS, result.names, strict=False):
+        chart.dots(points[:, 0].numpy(), points[:, 1].numpy(), kind, name, 3)
+    ticks = [(axis.label, axis.ticks(3)) for axis in (across, up)]
+    side = math.isqrt(len(grid))
+    strength = -witness.reshape(side, side).T / max(1e-300, float(np.abs(witness).max()))
+    return chart.svg(), charts.heat(strength, ticks[0], ticks[1], "The witness of both sets")
 
 
 def _edges(places: np.ndarray) -> np.ndarray:

@@ -231,7 +231,7 @@ def evaluate(
             f"least {FEWEST_ROWS} of each."
         )
     say("test and classifier", 0.05)
-    verdict = _verdict(data, of_difference, permutations, seed)
+    verdict, counted = _verdict(data, of_difference, permutations, seed)
     say("features", 0.35)
     given: Any = v if not automatic else "stable" if kernel is None else None
     chosen = chosen_kernel(given, kernel, data.real)
@@ -251,7 +251,7 @@ def evaluate(
     say("memorizing", 0.85)
     found, memory, words = _memorizing(data, seed)
     say("columns", 0.9)
-    tables, of_table = _table(data, seed)
+    tables, of_table = _table(counted, seed) if data.table else (None, [])
     scores = (
         *spectral.fidelity, _classifier(verdict), *spectral.diversity, *spectral.novelty, *near,
         *distances, *memory, *of_table,
@@ -296,8 +296,10 @@ def _result(
     )  # fmt: skip
 
 
-def _verdict(data: JudgedData, level: float, permutations: int, seed: int) -> Verdict:
-    """The test; of very many nameless columns, of their principal components."""
+def _verdict(
+    data: JudgedData, level: float, permutations: int, seed: int
+) -> tuple[Verdict, ComparedRows]:
+    """The test and its rows; of very many nameless columns, of their principal components."""
     rows = data.rows
     if not data.table and data.points.shape[1] > MANY_COLUMNS:
         # A function of the pooled rows, whatever their order: labels can still be exchanged.
@@ -308,9 +310,9 @@ def _verdict(data: JudgedData, level: float, permutations: int, seed: int) -> Ve
     again = repeats_beyond_coincidence(rows)
     repeated = int(again[: data.n].sum()), int(again[data.n :].sum())
     if any(repeated):
-        kept = rows.pooled[~again]
-        rows = ComparedRows(kept, data.n - repeated[0], rows.names, rows.mixed)
-    return JudgementTask(rows, data.names, level, permutations, seed, repeated).find().verdict
+        rows = rows.some((~again).nonzero()[:, 0], data.n - repeated[0])
+    task = JudgementTask(rows, data.names, level, permutations, seed, repeated)
+    return task.find().verdict, rows
 
 
 def _classifier(verdict: Verdict) -> Score | None:
@@ -414,10 +416,10 @@ def _own_units(data: JudgedData) -> Tensor:  # (N, c)
     return torch.stack(found, 1) if found else data.real
 
 
-def _table(data: JudgedData, seed: int) -> tuple[TableScores | None, list[Score]]:
-    if not data.table:
-        return None, []
-    found, rows = table_scores(data.rows, seed), min(data.n, len(data.fake))
+def _table(compared: ComparedRows, seed: int) -> tuple[TableScores, list[Score]]:
+    """Differences of the rows that count, each once."""
+    found = table_scores(compared, seed)
+    rows = min(compared.n, len(compared.pooled) - compared.n)
     scores = [
         Score(name, name, "table", part.score, if_same=1 - part.if_same, rows=rows,
               needed=FOR_ONE_PERCENT, reading=f"1 minus the mean difference of {what}, real from "
@@ -429,6 +431,6 @@ def _table(data: JudgedData, seed: int) -> tuple[TableScores | None, list[Score]
     ]  # fmt: skip
     scores += [
         Score(name, title, "table", value, rows=rows, reading="as SDMetrics computes it")
-        for name, title, value in sdmetrics_scores(data.rows)
+        for name, title, value in sdmetrics_scores(compared)
     ]
     return found, scores

@@ -1,6 +1,7 @@
 """The report pages of fits of tables: of a whole table, and of one column given the others."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,9 @@ from kermix.pages import charts
 from kermix.pages.page import Card
 from kermix.pages.plot import Axis, Plot, Svg
 from kermix.runs.run import Numbers, Run
-from kermix.tables.compare.column_changes import ColumnValues
 from kermix.tables.compare.column_charts import (
     column_chart,
-    encoded_values,
+    in_both,
     pair_chart,
     step_of,
     tick_of,
@@ -62,12 +62,14 @@ def write_table_report(
     """
     columns = [
         Card(
-            name, _both(column_chart, schema, sets, name), _column_line(schema, sets, name, found)
+            name,
+            in_both(column_chart, schema, sets, name),
+            _column_line(schema, sets, name, found),
         )
         for name, found in sorted(quality.columns, key=lambda column: -column[1])
     ]
     pairs = [
-        Card(f"{p.first} with {p.second}", _both(pair_chart, schema, sets, p.first, p.second),
+        Card(f"{p.first} with {p.second}", in_both(pair_chart, schema, sets, p.first, p.second),
              f"difference {p.difference:.3f}")
         for p in quality.pairs[:DRAWN_PAIRS]
     ]  # fmt: skip
@@ -91,24 +93,6 @@ def write_table_report(
 
 def _capital(text: str) -> str:
     return text[0].upper() + text[1:]
-
-
-def _both(
-    chart: Any, schema: Schema, sets: tuple[EncodedTable, EncodedTable], *names: str
-) -> Svg:  # fmt: skip
-    """A chart of columns in data and samples."""
-    own, drawn = ([encoded_values(schema, rows, name) for name in names] for rows in sets)
-    drawing: Svg = chart(*map(_together, own, drawn), len(sets[0]))
-    return drawing
-
-
-def _together(first: ColumnValues, second: ColumnValues) -> ColumnValues:
-    """A column of two sets of rows, one after the other."""
-    joined = {
-        what: np.concatenate([getattr(first, what), getattr(second, what)])
-        for what in ("numbers", "codes") if getattr(first, what) is not None
-    }  # fmt: skip
-    return ColumnValues(first.name, first.kind, **joined, names=first.names, column=first.column)
 
 
 def _column_line(
@@ -136,7 +120,7 @@ def _conditional(found: Conditional) -> Svg:
     )
     if found.bins is None:
         return charts.bars(values.names[: len(found.data)], shares, about)
-    ticks = found.bins.ticks(lambda number: tick_of(values, number), step_of(values))
+    ticks = found.bins.ticks(partial(tick_of, values.column), step_of(values))
     return charts.histogram(found.bins.places, shares, ticks, about)
 
 
