@@ -5,12 +5,14 @@ import json
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kermix as km
-from internals import NumberColumn, NumberForm, look_at_numbers
+from internals import NumberColumn, NumberForm, look_at_numbers, read_frame
 
 SPACE, NARROW = "\u00a0", "\u202f"  # that do not break a line
 NUMBERS = {  # cells, and the numbers that they are
@@ -304,3 +306,23 @@ def test_numbers_in_an_unknown_form_are_said_and_never_made_up(form):
     schema = km.Schema.of({"x": cells})
     assert schema["x"].kind == "text"
     assert "in a form that is not known" in schema.notes()[0]
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet", "memory"])
+def test_marks_of_gaps_among_written_numbers_and_times_are_gaps_for_a_schema(ending, tmp_path):
+    money = [f"${k}.50" if k % 5 else "-" for k in range(60)]
+    days = [f"{k % 28 + 1:02d}.01.2021" if k % 4 else "?" for k in range(60)]
+    table = pa.table({"money": money, "day": days, "word": ["-", "a", "b"] * 20})
+    path = tmp_path / f"t{ending}"
+    if ending == ".csv":
+        pa.csv.write_csv(table, path)
+    elif ending == ".parquet":
+        pa.parquet.write_table(table, path)
+    source = table if ending == "memory" else path
+    schema = km.Schema.of(source)
+    frame, _ = read_frame(source, schema.reading())
+    assert {n: c.null_count for n, c in frame.columns.items()} == {
+        "money": 12,
+        "day": 15,
+        "word": 0,
+    }

@@ -174,6 +174,7 @@ class Reading:
         sheet: Of an Excel file; None means the largest.
         known_text: Columns that hold text, whatever their cells look like; some may not be there.
         known_numbers: Columns that hold numbers, though their cells may look like codes.
+        known_forms: Columns of text that stands for numbers or times, where "-" is a gap.
     """
 
     columns: tuple[str, ...] | None = None
@@ -187,6 +188,7 @@ class Reading:
     sheet: str | None = None
     known_text: tuple[str, ...] = ()
     known_numbers: tuple[str, ...] = ()
+    known_forms: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if isinstance(self.missing, str):  # type: ignore[unreachable]

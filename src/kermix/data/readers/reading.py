@@ -19,6 +19,7 @@ from kermix.data.readers.common import (
 from kermix.data.readers.delimited import CsvPart, csv_file, numeric_names, read_csv
 from kermix.data.readers.formats import FileLook, Part, look_at_file, numbers_of, read_whole
 from kermix.data.readers.frames import Frame, as_frame, without_missing
+from kermix.data.readers.number_forms import without_marks
 from kermix.data.readers.text_columns import (
     CellType,
     ColumnJudge,
@@ -58,7 +59,7 @@ def read_frame(source: Any, reading: Reading | None = None) -> tuple[Frame, list
         frame, notes = _file(Path(source), reading)
     else:
         frame, notes = _with_gaps(as_frame(source, _name(source)), reading.missing), []
-    return _checked(_chosen(frame, reading), reading), notes
+    return _with_marks(_checked(_chosen(frame, reading), reading), reading), notes
 
 
 def _name(source: Any) -> str:
@@ -125,6 +126,16 @@ def _file(path: Path, reading: Reading) -> tuple[Frame, list[str]]:
 def _with_gaps(frame: Frame, missing: Sequence[str]) -> Frame:
     table = without_missing(load_pyarrow().table(frame.columns), missing)
     return replace(frame, columns=dict(zip(table.column_names, table.columns, strict=True)))
+
+
+def _with_marks(frame: Frame, reading: Reading) -> Frame:
+    """The frame with gaps where text that stands for numbers or times has a mark of one."""
+    types = load_pyarrow().types
+    marked = {
+        n: without_marks(c) for n, c in frame.columns.items()
+        if n in reading.known_forms and (types.is_string(c.type) or types.is_large_string(c.type))
+    }  # fmt: skip
+    return replace(frame, columns={**frame.columns, **marked})
 
 
 def _chosen(frame: Frame, reading: Reading) -> Frame:

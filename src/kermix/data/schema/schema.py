@@ -197,7 +197,9 @@ class Schema:
         """Options to read a file with these columns, in addition to the user's."""
         written = [c for c in self.columns if not (isinstance(c, LeftOutColumn) and c.reason)]
         numbers = tuple(c.name for c in written if family(arrow_type(c.type.arrow)) == "numbers")
-        return Reading(**{**said, "known_text": self.text_names, "known_numbers": numbers})
+        forms = tuple(c.name for c in self.numbers if c.form is not None or c.text is not None)
+        known = {"known_text": self.text_names, "known_numbers": numbers, "known_forms": forms}
+        return Reading(**{**said, **known})
 
     @cached_property
     def modelled(self) -> tuple[CategoryColumn | NumberColumn, ...]:
