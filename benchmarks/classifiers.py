@@ -35,7 +35,7 @@ CELLS = [  # table, change, rows of a side, repetitions
     *(("letter", kind, rows, 4) for rows in (200, 1000) for kind in ("permuted", "shifted")),
     *(("satimage", kind, rows, 4) for rows in (200, 1000) for kind in ("permuted", "shifted")),
     *((name, "copula", 1000, 2) for name in ("diamonds", "letter", "satimage")),
-    *((name, "null", rows, 40) for rows in (60, 400) for name in ("diamonds", "letter",
+    *((name, "null", rows, 30) for rows in (60, 400) for name in ("diamonds", "letter",
                                                                   "satimage")),
 ]  # fmt: skip
 FITS = ("diamonds", "satimage", "penbased", "flights")
@@ -87,7 +87,14 @@ def ridge_area(rows: ComparedRows, seed: int) -> float:
     pooled = rows.pooled.double()
     shares = pooled.new_full((len(pooled),), 1 / len(pooled))
     columns = ColumnsScores(rows.places, pooled, shares)
-    single = torch.cat([c(pooled).clamp(-3, 3) for c in columns if c.informative], 1).numpy()
+    single = torch.cat(
+        [
+            c(pooled).clamp(-3, 3)
+            for c in map(columns.__getitem__, range(len(columns)))
+            if c.informative
+        ],
+        1,
+    ).numpy()
     points = StandardScaler().fit_transform(single)
     parts = [points]
     for scale in (0.5, 4.0):

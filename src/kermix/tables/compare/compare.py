@@ -1,14 +1,14 @@
 """Compare two data sets: one verdict, and on demand every cost with error bars and p-values."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from kermix.checks import check_count, check_option
 from kermix.data.readers.common import Reading
-from kermix.data.sources import Source, Table, read_sources
+from kermix.data.sources import Source, Sources, Table, read_sources
 from kermix.errors import OptionError, TableError
 from kermix.kernels.gaussian import GaussianKernel, variance_grid
 from kermix.tables.compare.coincidence import repeats_beyond_coincidence
@@ -19,7 +19,7 @@ from kermix.tables.compare.sketch_comparison import compare_sketches, is_sketch
 from kermix.tables.compare.verdict import JudgementTask
 from kermix.two_sample.permutation import own_generator, permutations_for
 
-__all__ = ["COUNTED_ONCE", "compare"]
+__all__ = ["COUNTED_ONCE", "CountedOnce", "compare", "read_once"]
 
 # Reasoned, no record.
 AUTO_VARIANCES = 4
@@ -130,21 +130,16 @@ def compare(
         raise OptionError(
             f"jackknife_groups={jackknife_groups}: give 2 or more, or 0 for no error bars."
         )
-    read = read_sources([x, y], reading, strict)
-    (first, second), mixed, notes = read.tables, read.mixed, read.notes
+    counted = read_once([x, y], reading, strict)
+    read, repeated = counted.read, counted.repeated
+    (first, second), mixed, notes = read.tables, read.mixed, list(read.notes)
     if mixed is not None and standardize is False:
         raise OptionError(
             "standardize=False: numbers in tables with categories or missing values must be "
             "scaled to be comparable with codes; remove it, or select only numeric columns."
         )
-    names, sizes = _distinct(first.name, second.name), (len(first), len(second))
-    again = repeats_beyond_coincidence(ComparedRows.of(read)).split(sizes)
-    repeated = int(again[0].sum()), int(again[1].sum())
-    if any(repeated):
-        # Kinds and scales of columns are of rows that count: a key has each value once.
-        read = read_sources([x, y], reading, strict, without=again)
-        (first, second), mixed = read.tables, read.mixed
-        notes = [*read.notes, *_told(names, sizes, repeated)]
+    names, sizes = _distinct(first.name, second.name), counted.sizes
+    notes += _told(names, sizes, repeated)
     generator = own_generator(seed)
     rows = ComparedRows.of(
         read, [_subsample(t, max_points, generator, notes) for t in (first, second)]
@@ -176,6 +171,28 @@ def compare(
         _scale=scale,
         _layout=rows.layout,
     )  # fmt: skip
+
+
+class CountedOnce(NamedTuple):
+    """Two tables without rows that repeat others, how many were left out, and how many there were.
+
+    Kinds and scales of columns are of the rows that count: a key has each value once.
+    """
+
+    read: Sources
+    repeated: tuple[int, int]
+    sizes: tuple[int, int]
+
+
+def read_once(sources: Sequence[Any], reading: Reading, strict: bool = False) -> CountedOnce:
+    """Read two tables, in which rows that repeat others beyond coincidence count once."""
+    read = read_sources(sources, reading, strict)
+    sizes = len(read.tables[0]), len(read.tables[1])
+    again = repeats_beyond_coincidence(ComparedRows.of(read)).split(sizes)
+    repeated = int(again[0].sum()), int(again[1].sum())
+    if any(repeated):
+        read = read_sources(sources, reading, strict, without=again)
+    return CountedOnce(read, repeated, sizes)
 
 
 def _variances(v: Sequence[float] | float) -> tuple[float, ...]:

@@ -9,16 +9,18 @@ import numpy as np
 import torch
 from scipy.special import logsumexp
 
+from kermix.data.readers.common import Reading
 from kermix.data.schema.columns import CategoryColumn
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.errors import SampleError
 from kermix.tables.compare.column_changes import (
     ColumnValues,
+    ComparedRows,
     difference_of,
     pair_groups,
     variation,
 )
-from kermix.tables.compare.compare import compare
+from kermix.tables.compare.compare import read_once
 from kermix.tables.compare.verdict import classify
 from kermix.tables.evaluate.entities import looked_at, panel_of
 from kermix.tables.model.closeness import closest_distances, copies
@@ -125,8 +127,7 @@ def judge_samples(
     judged = data[np.sort(held) if len(held) else np.sort(train[: len(log_density)])]
     usual = {c.name: c.kind for c in Schema.of(tables[0]).columns}
     chosen = {c.name: c.kind for c in schema.columns if c.kind != usual.get(c.name)}
-    rows = compare(*tables, kinds=chosen, permutations=0).compared
-    assert rows is not None
+    rows = ComparedRows.of(read_once(tables, Reading(kinds=chosen)).read)
     apart = classify(rows)
     names = [name for name in rows.names if name in {c.name for c in schema.modelled}]
     values = {name: rows.column(name) for name in names}
