@@ -8,7 +8,6 @@ sdmetrics; KEN has no package, so its block matrix, which is not symmetric, is w
 import argparse
 import math
 import warnings
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,17 +16,13 @@ import numpy as np
 import torch
 
 import kermix as km
-from kermix.data.readers.common import Reading
-from kermix.data.sources import read_sources
 from kermix.evaluation.neighbours import neighbour_scores
 from kermix.evaluation.sample_distances import frechet_distance, kernel_distance
 from kermix.runs.provenance import environment, machine_name, write_json
-from kermix.tables.compare.column_changes import ComparedRows
-from kermix.tables.evaluate.table_scores import table_scores
 
 __all__ = ["compared"]
 
-PACKAGES = ("vendi-score", "prdc", "torchmetrics", "sdmetrics")
+PACKAGES = ("vendi-score", "prdc", "torchmetrics")
 ROWS, OTHERS, DIMENSION = 400, 330, 6
 V = 0.3
 
@@ -37,7 +32,7 @@ def compared() -> list[dict[str, Any]]:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(ROWS, DIMENSION))
     y = 0.8 * rng.normal(size=(OTHERS, DIMENSION)) + 0.3
-    lines = [*_diversity(x), *_novelty(x, y), *_neighbours(x, y), *_distances(x, y), *_tables()]
+    lines = [*_diversity(x), *_novelty(x, y), *_neighbours(x, y), *_distances(x, y)]
     return [{"score": name, "reference": where, "ours": ours, "theirs": theirs,
              "difference": abs(ours - theirs)} for name, where, ours, theirs in lines]  # fmt: skip
 
@@ -133,47 +128,6 @@ def _distances(x: np.ndarray, y: np.ndarray) -> list[Line]:
         ("KID, mean of 20 subsets", "torchmetrics", ours.value, float(np.mean(values))),
         ("KID, their spread", "torchmetrics", ours.spread, float(np.std(values))),
         ("Frechet distance", "torchmetrics", frechet_distance(real, fake), float(theirs)),
-    ]
-
-
-def _tables() -> list[Line]:
-    import pandas as pd
-    from sdmetrics.reports.single_table import QualityReport
-    from sdmetrics.single_table import LogisticDetection
-    from sdmetrics.single_table.detection import base
-
-    frames = []
-    for seed, shift in ((0, 0.0), (1, 0.4)):
-        rng = np.random.default_rng(seed)
-        price = rng.lognormal(size=ROWS) + shift
-        frames.append(pd.DataFrame({
-            "price": price, "size": 0.5 * price + rng.normal(size=ROWS),
-            "kind": np.where(rng.random(ROWS) < 0.3, "a", np.where(price > 1, "b", "c")),
-            "place": rng.choice(["x", "y"], ROWS),
-        }))  # fmt: skip
-    real, fake = frames
-    kinds = {c: {"sdtype": "numerical" if c in ("price", "size") else "categorical"} for c in real}
-    report = QualityReport()
-    report.generate(real, fake, {"columns": kinds}, verbose=False)
-    theirs = dict(report.get_properties().to_numpy().tolist())
-    folds = base.StratifiedKFold
-    # Its folds have no seed: ours are given to both.
-    base.StratifiedKFold = partial(folds, random_state=0)
-    objects = [f.astype({"kind": object, "place": object}) for f in frames]
-    detection = LogisticDetection.compute(*objects, metadata={"columns": kinds})
-    base.StratifiedKFold = folds
-    read = read_sources(frames, Reading())
-    first, second = read.tables
-    rows = ComparedRows(
-        torch.cat([first.values, second.values]), len(first), tuple(first.columns), read.mixed
-    )
-    ours = table_scores(rows)
-    assert ours.trend is not None
-    assert ours.detection is not None
-    return [
-        ("shape", "sdmetrics", ours.shape, float(theirs["Column Shapes"])),
-        ("trend", "sdmetrics", ours.trend, float(theirs["Column Pair Trends"])),
-        ("detection, the same folds", "sdmetrics", ours.detection, float(detection)),
     ]
 
 

@@ -295,7 +295,7 @@ if TYPE_CHECKING:
     from kermix.tables.evaluate.evaluation_result import answer_of
     from kermix.tables.evaluate.judged_data import PartedPair, euclidean
     from kermix.tables.evaluate.sample_scores import number_of
-    from kermix.tables.evaluate.table_scores import table_scores
+    from kermix.tables.evaluate.table_scores import sdmetrics_scores, table_scores
     from kermix.tables.model.calibration import (
         FARTHEST,
         PULL,
@@ -342,7 +342,7 @@ if TYPE_CHECKING:
     from kermix.tables.runs.run_pages import conditional_cards
     from kermix.tables.runs.table_fit import TABLE_SETTINGS, why_table_model
     from kermix.tables.runs.table_mixture import TableMixture, has_densities
-    from kermix.tables.runs.table_quality import detection_score, grouped, judge_samples
+    from kermix.tables.runs.table_quality import grouped, judge_samples
     from kermix.tables.runs.table_run import drawn_parts, model_so_far
     from kermix.tables.runs.target_fit import split_for_target
     from kermix.tables.runs.training_data import (

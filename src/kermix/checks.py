@@ -17,6 +17,8 @@ from torch import Tensor
 from kermix.errors import DeviceError, OptionError, SampleError, ShapeError, WeightError
 
 __all__ = [
+    "LARGEST_EXPONENT",
+    "ROOM_FOR_SUMS",
     "broadcast_shape",
     "check_count",
     "check_number",
@@ -38,6 +40,8 @@ __all__ = [
 ]
 
 NUMBERS_AT_ONCE = 2**23  # in 64 MB; a convention
+LARGEST_EXPONENT = 60.0  # exp(60) is far from overflow in float32, and so are sums of it
+ROOM_FOR_SUMS = 2.0**-20  # of the largest number: squared distances are clamped there
 
 
 def is_traced(*tensors: Tensor) -> bool:

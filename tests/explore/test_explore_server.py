@@ -177,7 +177,7 @@ def test_what_the_run_tells(address, run):
 def test_checks_and_odd_rows_come_when_they_are_done(address, run):
     found = settled(address, "check")
     saved = json.loads((run.folder / "result.json").read_text())
-    assert found["scores"]["detection"] == saved["detection"]
+    assert found["scores"]["auc"] == saved["auc"]
     assert {c["name"]: c["difference"] for c in found["columns"]} == dict(saved["columns"])
     odd = settled(address, "odd")
     scores = run.score(people())

@@ -210,7 +210,7 @@ def test_data_and_samples_are_compared_worst_first(model):
     pairs = [pair["difference"] for pair in found["pairs"]]
     assert pairs == sorted(pairs, reverse=True)
     assert all(pair["chart"].startswith("<svg") for pair in found["pairs"])
-    assert 0 <= found["scores"]["detection"] <= 1
+    assert 0 <= found["scores"]["auc"] <= 1
 
 
 def test_texts_are_read_back_as_the_same_values(model):

@@ -177,7 +177,15 @@ def test_a_fit_says_the_same_of_panels(split):
 
     def nearer(samples):
         encoded = schema.encode(samples, unseen="unknown")
-        quality = judge_samples(schema, rows, encoded, train, out, np.zeros(len(out)))
+        quality = judge_samples(
+            (whole, samples),
+            schema,
+            rows,
+            encoded,
+            train,
+            out,
+            np.zeros(len(out)),
+        )
         return quality.privacy.nearer_to_training
 
     assert 0.4 < nearer(new) < 0.6

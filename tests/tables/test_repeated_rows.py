@@ -232,7 +232,7 @@ def test_copies_among_rows_that_coincide_are_said_before_a_difference():
 def test_rows_without_copies_are_not_said_to_be_repeated():
     for seed in range(3):
         rng = np.random.default_rng(seed)
-        verdict = km.compare(visits(rng, 900), visits(rng, 900, 7), permutations=39).verdict
+        verdict = km.compare(visits(rng, 900), visits(rng, 900, 6), permutations=39).verdict
         assert verdict.different
         assert verdict.headline().startswith("They differ")
 

@@ -10,7 +10,6 @@ import pytest
 
 import kermix as km
 from internals import (
-    detection_score,
     form_of,
     judge_samples,
     load_checkpoint,
@@ -205,13 +204,14 @@ def test_quality_tells_good_samples_from_bad_ones():
     bad = shop(1200, seed=2)
     bad["price"] = bad["price"].sample(frac=1, random_state=0).to_numpy()
     shuffled = schema.encode(bad)
-    assert detection_score(schema, data, other) > 0.85
-    assert detection_score(schema, data, shuffled) < 0.8
     train, held = np.arange(1000), np.arange(1000, 1200)
     scores = np.zeros(200)
-    good = judge_samples(schema, data, other, train, held, scores)
-    copied = judge_samples(schema, data, data[train], train, held, scores)
-    worse = judge_samples(schema, data, shuffled, train, held, scores)
+    good = judge_samples((table, shop(1200, seed=1)), schema, data, other, train, held, scores)
+    copied = judge_samples((table, table[:1000]), schema, data, data[train], train, held, scores)
+    worse = judge_samples((table, bad), schema, data, shuffled, train, held, scores)
+    assert good.auc == km.compare(table, shop(1200, seed=1)).verdict.effect
+    assert good.interval[0] < 0.5 < good.interval[1]
+    assert worse.interval[0] > 0.55
     assert good.copies == 0
     assert copied.copies == 1
     assert 0.35 < good.privacy.nearer_to_training < 0.65
@@ -229,7 +229,9 @@ def test_one_gaussian_is_a_reference_for_plain_numbers():
     schema = km.Schema.of(table)
     data = schema.encode(table)
     train, held = np.arange(2000), np.arange(2000, 3000)
-    found = dict(judge_samples(schema, data, data, train, held, np.zeros(1000)).references)
+    found = dict(
+        judge_samples((table, table), schema, data, data, train, held, np.zeros(1000)).references
+    )
     # Entropy of the law: 1 + log(2 pi) + log(det) / 2, and of its two margins.
     assert found["one Gaussian"] == pytest.approx(-(1 + np.log(2 * np.pi) + np.log(1.75) / 2),
                                                   abs=0.08)  # fmt: skip
@@ -334,5 +336,5 @@ def test_the_report_says_what_matters(run):
                   "Columns, the most different first", "Can a classifier tell"):  # fmt: skip
         assert words in page
     result = json.loads((run.folder / "result.json").read_text())
-    assert 0 <= result["detection"] <= 1
+    assert 0 <= result["interval"][0] <= result["auc"] <= result["interval"][1] <= 1
     assert result["copies"] == 0

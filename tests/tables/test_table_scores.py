@@ -1,20 +1,18 @@
-"""Shape, trend and detection of tables: SDMetrics' formulas, written from its documentation."""
+"""Differences of columns and pairs: one number everywhere, from the cells of the user's tables."""
+
+import sys
+from types import ModuleType
 
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import stats
 
-from internals import ComparedRows, Reading, read_sources, table_scores
+import kermix as km
+from internals import ComparedRows, Reading, read_sources, sdmetrics_scores, table_scores
 
 
 def compared(real, fake):
-    import torch
-
-    read = read_sources([real, fake], Reading())
-    first, second = read.tables
-    pooled = torch.cat([first.values, second.values])
-    return ComparedRows(pooled, len(first), tuple(first.columns), read.mixed)
+    return ComparedRows.of(read_sources([real, fake], Reading()))
 
 
 def table(n, seed, shift=0.0):
@@ -28,85 +26,97 @@ def table(n, seed, shift=0.0):
     return found
 
 
-def shapes(real, fake):
-    found = {}
-    for name in real:
-        a, b = real[name].dropna(), fake[name].dropna()
-        if real[name].dtype.kind in "fi":
-            found[name] = 1 - stats.ks_2samp(a, b).statistic
-        else:
-            p, q = a.value_counts(normalize=True), b.value_counts(normalize=True)
-            found[name] = 1 - p.subtract(q, fill_value=0).abs().sum() / 2
-    return found
-
-
-def trend(real, fake, a, b):
-    kinds = [real[c].dtype.kind in "fi" for c in (a, b)]
-    if all(kinds):
-        r, s = (t[[a, b]].dropna().corr().iloc[0, 1] for t in (real, fake))
-        return 1 - abs(r - s) / 2
-    shares = []
-    for t in (real, fake):
-        cells = []
-        for c, number in zip((a, b), kinds, strict=True):
-            values = t[c]
-            if number:
-                values = np.digitize(values, np.histogram_bin_edges(values.dropna()))
-            cells.append(pd.Series(np.asarray(values)).astype(str))
-        shares.append((cells[0] + "|" + cells[1]).value_counts(normalize=True))
-    return 1 - shares[0].subtract(shares[1], fill_value=0).abs().sum() / 2
-
-
-def relation(real, a, b):
-    """Correlation of numbers, Cramer's V of others."""
-    if all(real[c].dtype.kind in "fi" for c in (a, b)):
-        return abs(real[[a, b]].dropna().corr().iloc[0, 1])
-    cells = [
-        np.digitize(real[c], np.histogram_bin_edges(real[c].dropna()))
-        if real[c].dtype.kind in "fi" else real[c].to_numpy()
-        for c in (a, b)
-    ]  # fmt: skip
-    return stats.contingency.association(pd.crosstab(*cells).to_numpy(), method="cramer")
+def difference(real, fake, most=20):
+    """Total variation of groups, from the frames: values, or ranges with equally many rows."""
+    both = pd.concat([real, fake], ignore_index=True)
+    if both.dtype.kind in "fi" and both.nunique() >= most:
+        edges = np.unique(both.dropna().quantile(np.linspace(0, 1, most)[1:-1]))
+        groups = pd.Series(np.searchsorted(edges, both, side="right")).where(both.notna(), -1)
+    else:
+        groups = both.fillna(-1)
+    shares = [part.value_counts(normalize=True)
+              for part in (groups[: len(real)], groups[len(real) :])]  # fmt: skip
+    return shares[0].subtract(shares[1], fill_value=0).abs().sum() / 2
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.6])
-def test_shapes_and_trends_are_the_formulas(shift):
+def test_differences_are_those_of_compare_and_of_the_frames(shift):
     real, fake = table(300, 0), table(260, 1, shift)
     found = table_scores(compared(real, fake))
-    exact = shapes(real, fake)
-    assert dict(found.columns) == pytest.approx(exact, abs=1e-9)
-    assert found.shape == pytest.approx(np.mean(list(exact.values())), abs=1e-9)
-    for a, b, score, related in found.pairs:
-        assert score == pytest.approx(trend(real, fake, a, b), abs=1e-6), (a, b)
-        assert related == (relation(real, a, b) > (0.5 if {a, b} == {"price", "size"} else 0.3))
-    assert len(found.pairs) == 6
-    related = [s for *_, s, r in found.pairs if r]
-    assert 0 < len(related) < 6
-    assert found.trend == pytest.approx(np.mean(related), abs=1e-9)
+    told = {
+        c.column: c.difference for c in km.compare(real, fake, permutations=19).verdict.columns
+    }
+    assert {name: d for (name,), d in found.shape.each} == told
+    for name, value in told.items():
+        assert value == pytest.approx(difference(real[name], fake[name]), abs=1e-12), name
+    assert found.shape.score == pytest.approx(1 - np.mean([*told.values()]))
+    assert found.shape.scatter == pytest.approx(np.std([*told.values()], ddof=1))
+    assert len(found.pairs.each) == 6
+    assert (found.shape.score > 1 - 1.5 * found.shape.if_same) == (shift == 0)
 
 
-def test_numbers_alone_are_compared_as_they_are():
+def test_what_chance_makes_is_what_equal_tables_show():
     rng = np.random.default_rng(0)
-    real = pd.DataFrame(rng.normal(size=(200, 3)), columns=list("abc"))
-    fake = real.sample(200, random_state=0) * 2
-    found = table_scores(compared(real, fake))
-    assert dict(found.columns) == pytest.approx(shapes(real, fake), abs=1e-12)
-    assert found.trend == pytest.approx(1, abs=1e-9)
+    found = []
+    for _ in range(40):
+        pooled = pd.DataFrame({"a": rng.normal(size=500), "b": rng.choice(list("xyz"), 500)})
+        found.append(table_scores(compared(pooled[:200], pooled[200:])))
+    for of in ("shape", "pairs"):
+        seen = [1 - getattr(f, of).score for f in found]
+        error = np.std(seen) / np.sqrt(len(seen))
+        assert np.mean(seen) == pytest.approx(getattr(found[0], of).if_same, abs=4 * error + 0.005)
 
 
-def test_detection_is_one_for_equal_tables_and_zero_for_far_ones():
-    real = table(600, 0)
-    assert table_scores(compared(real, table(600, 1))).detection > 0.85
-    far = table(600, 1)
-    far["price"] += 100
-    assert table_scores(compared(real, far)).detection < 0.01
+def test_sdmetrics_computes_its_own_scores_if_it_is_there(monkeypatch):
+    rows = compared(table(40, 0), table(30, 1))
+    monkeypatch.setitem(sys.modules, "sdmetrics", None)
+    assert sdmetrics_scores(rows) == []
+
+    class Report:
+        def generate(self, real, fake, metadata, verbose):
+            assert len(real), len(fake) == (40, 30)
+            assert metadata["columns"]["kind"] == {"sdtype": "categorical"}
+            assert set(real["kind"]) <= set("abc")
+
+        def get_score(self):
+            return 0.75
+
+    class Detection:
+        compute = staticmethod(lambda real, fake, metadata: 0.25)
+
+    for name in ("sdmetrics", "sdmetrics.reports"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    for name, holds in (("sdmetrics.reports.single_table", {"QualityReport": Report}),
+                        ("sdmetrics.single_table", {"LogisticDetection": Detection})):  # fmt: skip
+        module = ModuleType(name)
+        vars(module).update(holds)
+        monkeypatch.setitem(sys.modules, name, module)
+    assert [value for *_, value in sdmetrics_scores(rows)] == [0.75, 0.25]
 
 
 def test_constant_columns_and_unseen_values_are_no_trouble():
     b = np.random.default_rng(0).normal(size=20)
     real = pd.DataFrame({"a": [1.0] * 20, "b": b, "c": list("xy") * 10})
     fake = pd.DataFrame({"a": [1.0] * 20, "b": b + 3, "c": list("xz") * 10})
-    found = table_scores(compared(real, fake))
-    assert 0 < found.shape < 1
-    assert np.isfinite(found.trend)
-    assert dict(found.columns)["c"] == pytest.approx(0.5)
+    found = dict(table_scores(compared(real, fake)).shape.each)
+    assert found[("c",)] == pytest.approx(0.5)
+    assert 0.5 < found[("b",)] <= 1
+
+
+def test_cells_are_those_of_the_frames_to_the_last_digit():
+    real, fake = table(300, 0), table(260, 1)
+    for frame in (real, fake):
+        frame["when"] = pd.Timestamp("2020-02-29 12:00:01") + pd.to_timedelta(
+            frame["price"], "D"
+        ).dt.round("s")
+    rows = compared(real, fake)
+    for name in ("price", "size"):
+        found = rows.column(name).numbers
+        assert np.array_equal(found, pd.concat([real[name], fake[name]]), equal_nan=True)
+        for share in (0.05, 0.25, 0.5, 0.75):
+            assert np.nanquantile(found[:300], share) == real[name].quantile(share)
+        assert np.nanmedian(found[300:]) == fake[name].median()
+    when = rows.column("when")
+    assert when.cell(0) == str(real["when"][0])
+    kind = rows.column("kind")
+    assert [kind.cell(k) for k in range(300)] == real["kind"].tolist()

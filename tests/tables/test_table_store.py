@@ -89,7 +89,7 @@ def test_from_disk_is_bit_for_bit_what_memory_gives(run, folder):
     assert same(weights(run), weights(other))
     assert schema_of(run).to_dict() == schema_of(other).to_dict() | {"frame": schema_of(run).frame}
     told = [json.loads((r.folder / "result.json").read_text()) for r in (run, other)]
-    for name in ("log_density", "detection", "copies", "copies_held"):
+    for name in ("log_density", "auc", "copies", "copies_held"):
         assert told[0][name] == pytest.approx(told[1][name], abs=1e-6), name
     assert run.sample(5, seed=3).equals(other.sample(5, seed=3))
     assert any("trained from disk" in note for note in run.notes(None))

@@ -11,12 +11,18 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from kermix.checks import check_pair, finite_in, normalized_weights, working_dtype
+from kermix.checks import (
+    LARGEST_EXPONENT,
+    check_pair,
+    finite_in,
+    normalized_weights,
+    working_dtype,
+)
 from kermix.costs.formulas import Correlations, FormulaName, Scaled
 from kermix.errors import OptionError
 from kermix.info import Info
 from kermix.kernels.gaussian import GaussianKernel, KernelTerms, Variance, VarianceRule, as_kernel
-from kermix.kernels.gram import LARGEST_EXPONENT, ScaledGram, gram_matrix, scaled_gram
+from kermix.kernels.gram import ScaledGram, gram_matrix, scaled_gram
 from kermix.kernels.means import log_kernel_means
 from kermix.kernels.others import PointKernel
 from kermix.linalg.cholesky import Cholesky, cholesky, default_ridge, solve_dtype, sqrt_or_zero

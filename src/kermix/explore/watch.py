@@ -22,7 +22,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from kermix.data.readers.frames import as_frame, taken_rows
+from kermix.data.readers.frames import Frame, as_frame, taken_rows
 from kermix.data.schema.schema import EncodedTable
 from kermix.errors import KermixError
 from kermix.explore.query_service import Answering
@@ -37,14 +37,13 @@ from kermix.tables.runs.table_quality import judge_samples
 from kermix.tables.runs.table_run import LEAST_JUDGED, MOST_JUDGED, model_so_far
 from kermix.tables.runs.training_data import TableData
 
-__all__ = ["Fitting", "Preview", "checked", "encoded_samples", "history", "main", "saved_quality"]
+__all__ = ["Fitting", "Preview", "checked", "drawn_samples", "history", "main", "saved_quality"]
 
 
-def encoded_samples(model: Answering, count: int, seed: int) -> EncodedTable:
+def drawn_samples(model: Answering, count: int, seed: int) -> Frame:
     """Rows of a model as a reader of its table finds them."""
-    drawn = model.sample(count, random_state=seed, frame="arrow")
-    types = {c.name: c.type for c in model.schema_.columns}
-    return model.schema_.encode(replace(as_frame(drawn, "samples"), types=types), extra=True)
+    drawn = as_frame(model.sample(count, random_state=seed, frame="arrow"), "samples")
+    return replace(drawn, types={c.name: c.type for c in model.schema_.columns})
 
 
 def saved_quality(folder: Path) -> dict[str, Any] | None:
@@ -75,11 +74,13 @@ def checked(
     """
     held, train = split
     count = min(MOST_JUDGED, max(LEAST_JUDGED, len(data.encoded)))
-    samples = encoded_samples(model, count, seed + 1)
+    drawn = drawn_samples(model, count, seed + 1)
+    samples = model.schema_.encode(drawn, extra=True)
     if quality is None:
         judged = np.sort(held if len(held) else train[:MOST_JUDGED])
         logs = model.score_samples(taken_rows(data.frame, judged))
-        found = judge_samples(data.schema, data.encoded, samples, train, held, logs)
+        tables = data.frame, drawn
+        found = judge_samples(tables, data.schema, data.encoded, samples, train, held, logs)
         quality = found.as_json()
     differences = dict(quality["columns"])
     shown = [_column(data, samples, name) for name in differences]
@@ -90,7 +91,7 @@ def checked(
     pairs = [{**pair, "chart": in_both(pair_chart, data.schema, sets, pair["first"],
                                        pair["second"])} for pair in quality["pairs"]]  # fmt: skip
     scores = {name: quality[name] for name in ("log_density", "density_name", "references",
-              "detection", "copies", "copies_held", "privacy", "pair_floor")}  # fmt: skip
+              "auc", "interval", "copies", "copies_held", "privacy", "pair_floor")}  # fmt: skip
     return {"columns": shown, "pairs": pairs, "scores": scores,
             "samples": count, "rows": len(data.encoded)}  # fmt: skip
 
@@ -174,7 +175,7 @@ class Preview:
     def _drawn(self) -> dict[str, Any]:
         model = model_so_far(self._run)
         schema, data = model.schema_, self._data.encoded
-        drawn = encoded_samples(model, DRAWN, SEED)
+        drawn = schema.encode(drawn_samples(model, DRAWN, SEED), extra=True)
         columns = [
             {"name": column.name,
              "chart": in_both(column_chart, schema, (data, drawn), column.name)}

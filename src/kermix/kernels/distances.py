@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kermix.checks import broadcast_shape, has_triton, is_traced, rows_at_once
+from kermix.checks import ROOM_FOR_SUMS, broadcast_shape, has_triton, is_traced, rows_at_once
 
 __all__ = [
     "DIRECT_DIFFERENCES_UP_TO",
@@ -26,7 +26,6 @@ __all__ = [
 ]
 
 DIRECT_DIFFERENCES_UP_TO = 8
-ROOM_FOR_SUMS = 2.0**-20  # distances are clamped so far below the largest number
 
 # Entries at most this large against the norms are computed again. The others have a relative error
 # of some roundings of float64 divided by it: 1e-12 and 1e-9.

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kermix.checks import broadcast_shape, check_pair, working_dtype
+from kermix.checks import LARGEST_EXPONENT, broadcast_shape, check_pair, working_dtype
 from kermix.kernels.distances import DIRECT_PULLS_UP_TO, Layout, attraction, squared_distances
 from kermix.kernels.gaussian import (
     GaussianKernel,
@@ -29,8 +29,6 @@ __all__ = [
     "save_with_terms",
     "scaled_gram",
 ]
-
-LARGEST_EXPONENT = 60.0  # exp(60) is far from overflow in float32, and so are sums of it
 
 
 @dataclass(frozen=True)

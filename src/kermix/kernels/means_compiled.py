@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kermix.kernels.distances import ROOM_FOR_SUMS
-from kermix.kernels.gram import LARGEST_EXPONENT
+from kermix.checks import LARGEST_EXPONENT, ROOM_FOR_SUMS
 
 __all__ = ["KernelMoments", "has_compiler", "kernel_moments", "nearest_distances"]
 

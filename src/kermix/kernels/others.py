@@ -13,11 +13,11 @@ from typing import Any, Literal, Self, TypeAlias
 import torch
 from torch import Tensor
 
-from kermix.checks import broadcast_shape, check_count, check_number, is_concrete
+from kermix.checks import LARGEST_EXPONENT, broadcast_shape, check_count, check_number, is_concrete
 from kermix.errors import KernelError
 from kermix.kernels.distances import squared_distances
 from kermix.kernels.gaussian import GaussianKernel, KernelTerms, choose_variance
-from kermix.kernels.gram import LARGEST_EXPONENT, ScaledGram, aligned, gram_matrix
+from kermix.kernels.gram import ScaledGram, aligned, gram_matrix
 
 __all__ = [
     "AnyKernel",

@@ -3,6 +3,10 @@
 How a file is written is judged by its beginning: encoding, delimiter, names and decimal mark. One
 engine (Arrow's) then gives all cells as text, in blocks; they are looked at once to find the type
 of each column, whether the blocks are kept or a large file is read again.
+
+Arrow's was chosen by `results/bench/reading-cpu2.json`: with the dialect known, it gives the cells
+of 465 of 477 files rightly (the others are ragged, and refused), Polars of 419 and DuckDB of 329,
+in half of their processor time; DuckDB reads neither Latin-1 nor UTF-16.
 """
 
 import codecs

@@ -1,5 +1,6 @@
 """Tables as rows of scaled numbers and codes: what the kernel of mixed rows compares."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.data.schema.columns import CategoryColumn
+from kermix.data.schema.columns import CategoryColumn, rounded
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.kernels.distances import Layout
 from kermix.kernels.mixed import mismatch_of
@@ -74,6 +75,25 @@ class MixedRows:
         parts = [np.where(gaps, 0.0, scores), codes, gaps[:, self.marked]]
         return torch.from_numpy(np.concatenate(parts, axis=1, dtype=np.float64))
 
+    def numbers(self, rows: Tensor) -> Tensor:  # (rows, numbers)
+        """Numbers and times of rows whose table is gone, NaN where they are missing.
+
+        They went to normal scores and back: the last digits of those without decimals are lost.
+        """
+        found = []
+        marks = iter(range(rows.shape[1] - int(self.marked.sum()), rows.shape[1]))
+        for k, column in enumerate(self.schema.numbers):
+            scores = rows[:, k].numpy() * self.spread[k] + self.centre[k]
+            numbers = np.clip(column.map.inverse(scores), column.low, column.high)
+            if column.decimals is not None:
+                numbers = rounded(numbers, column.decimals)
+            else:
+                numbers = _without_last_digits(numbers, max(abs(column.low), abs(column.high)))
+            if self.marked[k]:
+                numbers = np.where(rows[:, next(marks)].numpy() == 0, numbers, np.nan)
+            found.append(torch.from_numpy(numbers))
+        return torch.stack(found, 1) if found else rows.new_zeros(len(rows), 0)
+
     @property
     def column_names(self) -> tuple[str, ...]:
         """The user's columns that the rows hold."""
@@ -95,6 +115,16 @@ class MixedRows:
             np.array(saved["marked"], dtype=bool),
             Layout(int(codes), float(mismatch), int(columns)),
         )
+
+
+DIGITS = 13  # that normal scores and back leave of a number: by float64, of some 1e-13
+
+
+def _without_last_digits(numbers: np.ndarray, largest: float) -> np.ndarray:
+    """A zero is zero again."""
+    if not 1e-280 < largest < 1e280:
+        return numbers
+    return np.round(numbers, DIGITS - 1 - math.floor(math.log10(largest))) + 0.0
 
 
 def _categories(schema: Schema) -> list[int]:

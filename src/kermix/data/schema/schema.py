@@ -274,6 +274,18 @@ class Schema:
                 codes[:, k] = column.encode(cells, frame.name, unseen, frame.first_row)
         return EncodedTable(codes, values, frame.kind)
 
+    def own_numbers(self, frame: Frame) -> np.ndarray:  # (rows, numbers)
+        """Numbers and times as they are in a table, less the origin of their column.
+
+        Where they are missing they are NaN; nothing is rounded or put into a range.
+        """
+        found = np.full((frame.rows, len(self.numbers)), np.nan)
+        for k, column in enumerate(self.numbers):
+            cells = column.with_gaps(frame.columns[column.name])
+            filled = ~np.asarray(cells.is_null().to_numpy(), bool)
+            found[filled, k] = column.numbers(cells, frame.name)
+        return found
+
     def decode(self, encoded: EncodedTable, frame: str | None = None, seed: int = 0) -> Any:
         """The table of codes and numbers, in the caller's kind of table.
 

@@ -3,16 +3,17 @@
 import difflib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.data.schema.columns import CategoryColumn, NumberColumn, rounded
+from kermix.data.schema.columns import CategoryColumn, NumberColumn
 from kermix.data.schema.mixed_rows import MixedRows
+from kermix.data.sources import Sources
 from kermix.kernels.distances import Layout
 from kermix.two_sample.column_scores import (
     FEW_VALUES,
@@ -33,8 +34,10 @@ __all__ = [
     "groups_of",
     "new_and_gone",
     "number_text",
+    "pair_groups",
     "share_change",
     "values_of_one",
+    "variation",
 ]
 
 UNKNOWN = "(unknown)"
@@ -97,12 +100,34 @@ class ComparedRows:
         n: How many are of the first sample.
         names: Of the user's columns.
         mixed: How mixed rows were made.
+        numbers: The numbers of mixed rows as the user's tables have them, less their origin, NaN
+            where they are missing, (n + m, numbers).
     """
 
     pooled: Tensor
     n: int
     names: tuple[str, ...]
     mixed: MixedRows | None = None
+    numbers: Tensor | None = None
+
+    @classmethod
+    def of(cls, read: Sources, chosen: Sequence[Tensor] | None = None) -> "ComparedRows":
+        """Rows of two tables that were read, or some of each."""
+        first, second = read.tables
+        picked: Sequence[Any] = [slice(None)] * 2 if chosen is None else chosen
+        sides = [t.values[some] for t, some in zip((first, second), picked, strict=True)]
+        numbers = None
+        if read.mixed is not None:
+            own = read.mixed.schema.own_numbers
+            parts = zip(read.frames, picked, strict=True)
+            numbers = torch.cat([torch.from_numpy(own(frame))[some] for frame, some in parts])
+        names = tuple(first.columns)
+        return cls(torch.cat(sides), len(sides[0]), names, read.mixed, numbers)
+
+    def some(self, rows: Tensor, n: int) -> "ComparedRows":
+        """Some of the rows, of which the first n are of the first sample."""
+        numbers = None if self.numbers is None else self.numbers[rows]
+        return replace(self, pooled=self.pooled[rows], n=n, numbers=numbers)
 
     @property
     def layout(self) -> Layout | None:
@@ -136,23 +161,10 @@ class ComparedRows:
             return ColumnValues(name, "category", codes=codes.numpy(), names=names)
         assert isinstance(column, NumberColumn)
         assert place.numbers is not None
-        q = place.numbers
-        scores = chosen[:, q].numpy() * self.mixed.spread[q] + self.mixed.centre[q]
-        numbers = np.clip(column.map.inverse(scores), column.low, column.high)
-        if column.decimals is not None:
-            numbers = rounded(numbers, column.decimals)
-        else:
-            numbers = _without_last_digits(numbers, max(abs(column.low), abs(column.high)))
-        if place.codes is not None:
-            numbers = np.where(chosen[:, place.codes].numpy() == 0, numbers, np.nan)
+        assert self.numbers is not None
+        own = self.numbers[:, place.numbers]
+        numbers = (own if rows is None else own[rows]).numpy()
         return ColumnValues(name, column.kind, numbers, column=column)
-
-
-def _without_last_digits(numbers: np.ndarray, largest: float) -> np.ndarray:
-    """Numbers that went to normal scores and back: a zero is zero again."""
-    if not 1e-280 < largest < 1e280:
-        return numbers
-    return np.round(numbers, MOST_DIGITS - 1 - math.floor(math.log10(largest))) + 0.0
 
 
 def number_text(number: float, digits: int = DIGITS) -> str:
@@ -186,7 +198,7 @@ MIDDLES: dict[str, Callable[[np.ndarray], float]] = {
     "upper quartile": lambda numbers: np.quantile(numbers, 0.75),
 }
 PARTS = {"middle half": (0.25, 0.75), "middle nine tenths": (0.05, 0.95)}
-GROUPS = 20
+GROUPS, OF_A_PAIR = 20, 8  # of a column alone, and of each of two together: convention
 NAMED = 3  # new values, and values that are gone, that are spoken of by name
 CHANCE = 0.05  # share of the values called new or gone that may be so by chance
 LARGE = 50  # rows of a value, of which the share alone can tell that it was renamed
@@ -353,8 +365,18 @@ def groups_of(values: ColumnValues, most: int = GROUPS) -> tuple[np.ndarray, int
 
 def difference_of(values: ColumnValues, n: int) -> float:
     """Total variation between both samples' shares of groups of values."""
-    group, count = groups_of(values)
-    a, b = (np.bincount(g, minlength=count) / len(g) for g in sides_of(group, n))
+    return variation(groups_of(values)[0], n)
+
+
+def pair_groups(first: ColumnValues, second: ColumnValues) -> np.ndarray:  # (N,)
+    """A group for each row by two columns together: at most eight groups of each."""
+    return groups_of(first, OF_A_PAIR)[0] * OF_A_PAIR + groups_of(second, OF_A_PAIR)[0]
+
+
+def variation(groups: np.ndarray, n: int) -> float:
+    """Total variation between both samples: half the sum of the differences of shares."""
+    count = int(groups.max(initial=0)) + 1
+    a, b = (np.bincount(g, minlength=count) / max(1, len(g)) for g in sides_of(groups, n))
     return float(np.abs(a - b).sum() / 2)
 
 

@@ -12,6 +12,7 @@ from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.pages import charts
 from kermix.pages.plot import Svg
 from kermix.tables.compare.column_changes import (
+    OF_A_PAIR,
     ColumnValues,
     groups_of,
     new_and_gone,
@@ -87,7 +88,7 @@ def _together(first: ColumnValues, second: ColumnValues) -> ColumnValues:
 
 def pair_chart(first: ColumnValues, second: ColumnValues, n: int) -> Svg:
     """Cells of two columns, colored by which sample has more of its rows there."""
-    groups = [groups_of(v, 8)[0] for v in (first, second)]
+    groups = [groups_of(v, OF_A_PAIR)[0] for v in (first, second)]
     places = [np.unique(g, return_inverse=True) for g in groups]
     tables = []
     for part in (slice(None, n), slice(n, None)):

@@ -138,10 +138,7 @@ def compare(
             "scaled to be comparable with codes; remove it, or select only numeric columns."
         )
     names, sizes = _distinct(first.name, second.name), (len(first), len(second))
-    every = torch.cat([first.values, second.values])
-    again = repeats_beyond_coincidence(
-        ComparedRows(every, len(first), tuple(first.columns), mixed)
-    ).split(sizes)
+    again = repeats_beyond_coincidence(ComparedRows.of(read)).split(sizes)
     repeated = int(again[0].sum()), int(again[1].sum())
     if any(repeated):
         # Kinds and scales of columns are of rows that count: a key has each value once.
@@ -149,9 +146,10 @@ def compare(
         (first, second), mixed = read.tables, read.mixed
         notes = [*read.notes, *_told(names, sizes, repeated)]
     generator = own_generator(seed)
-    points = [_subsample(t, max_points, generator, notes) for t in (first, second)]
-    n = len(points[0])
-    rows = ComparedRows(torch.cat(points), n, tuple(first.columns), mixed)
+    rows = ComparedRows.of(
+        read, [_subsample(t, max_points, generator, notes) for t in (first, second)]
+    )
+    n = rows.n
     pooled, scale = rows.pooled, None
     scaled: list[str] = []
     if mixed is None:
@@ -206,9 +204,8 @@ def _told(names: tuple[str, str], sizes: tuple[int, int], repeated: tuple[int, i
 def _subsample(
     table: Table, limit: int | None, generator: torch.Generator, notes: list[str]
 ) -> Tensor:
-    if limit is None:
-        return table.values
-    if len(table) <= limit:
-        return table.values
+    """Which rows are used."""
+    if limit is None or len(table) <= limit:
+        return torch.arange(len(table))
     notes.append(f"{table.name}: {limit} of {len(table)} rows are used, drawn at random.")
-    return table.values[torch.randperm(len(table), generator=generator)[:limit]]
+    return torch.randperm(len(table), generator=generator)[:limit]

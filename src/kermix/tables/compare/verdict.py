@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from kermix.errors import MissingExtraError
 from kermix.tables.compare.coincidence import Copies, FrequentRows, uncounted_copies
 from kermix.tables.compare.column_changes import (
     ComparedRows,
@@ -25,7 +26,9 @@ __all__ = [
     "JudgementTask",
     "PairVerdict",
     "Verdict",
+    "area_text",
     "auc_text",
+    "classify",
     "judge_sketches",
 ]
 
@@ -89,10 +92,11 @@ class Verdict:
         pvalue: A single p-value that accounts for all statistics considered; None if sketches have
             none.
         level: Significance level at which the sets are called different.
-        effect: AUC of a classifier that separates their rows, on held-out rows: the probability
+        effect: AUC of a classifier (gradient-boosted trees) on held-out rows: the probability
             that it gives a row of the second set a higher score than one of the first. 0.5 if it
             cannot tell them apart, 1 if it always can. Better classifiers may exist, so the sets
-            differ at least this much. None for sketches, or if a set has fewer than ten rows.
+            differ at least this much. None for sketches, if a set has fewer than ten rows, or
+            without scikit-learn.
         interval: 95 % confidence interval for the AUC of this classifier.
         columns: Each column by itself, the most different first: by p-value, and by their
             difference for equal p-values.
@@ -106,7 +110,7 @@ class Verdict:
         detectable_shift: The shift of one column, in standard deviations, that is found in at
             least four of five cases if columns are normal and independent.
         method: How the p-value was found, or why there is none.
-        note: Further remarks, for sketches.
+        note: Further remarks, for sketches and without scikit-learn.
         repeated: How many rows of each set were left out because they repeat others of it, more
             often than coincidence explains.
         unexplained: About how many rows of each set repeat others more often than chance explains
@@ -213,7 +217,7 @@ class Verdict:
         if self.effect is None or self.interval is None:
             return f"{differ}."
         low, high = self.interval
-        shown = f"AUC {auc_text(self.effect)} ({auc_text(low)} to {auc_text(high)}; 0.5 is chance)"
+        shown = area_text(self.effect, self.interval)
         if low > 0.5:
             return f"{differ}: a classifier tells their rows apart with {shown}."
         if high <= LITTLE:
@@ -331,6 +335,22 @@ def auc_text(area: float) -> str:
     return f"{area:.3f}" if area < 0.999 else f"{min(area, 0.9999):.4f}" if area < 1 else "1"
 
 
+def area_text(area: float, interval: tuple[float, float]) -> str:
+    """How well the classifier tells rows apart, as it is said everywhere.
+
+    Example:
+        >>> area_text(0.614, (0.588, 0.64))
+        'AUC 0.61 (0.59 to 0.64; 0.5 is chance)'
+    """
+    low, high = map(auc_text, interval)
+    return f"AUC {auc_text(area)} ({low} to {high}; 0.5 is chance)"
+
+
+def classify(rows: ComparedRows, seed: int = 0) -> ToldApart | None:
+    """How well the classifier tells the rows of both samples apart: the only number for that."""
+    return tell_apart(rows.pooled, rows.n, rows.places, own_generator(seed))
+
+
 def _listed(parts: Sequence[str]) -> str:
     if len(parts) < 3:
         return " and ".join(parts)
@@ -369,7 +389,11 @@ class JudgementTask:
             pooled, n, places=rows.places, layout=rows.layout, permutations=self.permutations,
             seed=self.seed, level=self.level,
         )  # fmt: skip
-        apart = tell_apart(pooled, n, rows.places, rows.layout, own_generator(self.seed))
+        apart, note = None, ""
+        try:
+            apart = classify(rows, self.seed)
+        except MissingExtraError as error:
+            note = str(error)
         effect, interval = (None, None) if apart is None else (apart.auc, apart.interval)
         copies = Copies()
         if test.different:
@@ -396,6 +420,7 @@ class JudgementTask:
             smallest_pvalue=test.smallest_pvalue,
             detectable_shift=test.detectable_shift,
             method=f"permutation test, {test.permutations} labellings: {test.method}",
+            note=note,
         )  # fmt: skip
         return Judgement(verdict, apart)
 

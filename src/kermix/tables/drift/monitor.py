@@ -198,7 +198,9 @@ class RowReader:
 
     def compared(self, reference: Tensor, batch: Tensor) -> ComparedRows:
         """The reference and a batch in the user's units."""
-        return ComparedRows(torch.cat([reference, batch]), len(reference), self.names, self.mixed)
+        both = torch.cat([reference, batch])
+        numbers = None if self.mixed is None else self.mixed.numbers(both)
+        return ComparedRows(both, len(reference), self.names, self.mixed, numbers)
 
 
 def read_reference(source: Any, reading: Reading) -> tuple[Tensor, RowReader, list[str]]:

@@ -289,5 +289,5 @@ def _hypergeometric(most: int, n: int, m: int, drawn: int) -> float:
 
 def _nearer(samples: Tensor, new: Tensor) -> tuple[float, float]:
     """How often a sample is nearer than a new row, ties halved, and one standard error."""
-    area, variance = auc(samples, new)
-    return float(area), float(variance.clamp(min=0).sqrt())
+    area, variance = auc(samples.cpu().numpy(), new.cpu().numpy())
+    return area, max(0.0, variance) ** 0.5

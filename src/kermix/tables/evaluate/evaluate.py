@@ -50,7 +50,7 @@ from kermix.tables.evaluate.sample_scores import (
     ratio_bound,
     spectral_scores,
 )
-from kermix.tables.evaluate.table_scores import TableScores, table_scores
+from kermix.tables.evaluate.table_scores import TableScores, sdmetrics_scores, table_scores
 from kermix.two_sample.mean_test import mean_test
 from kermix.two_sample.permutation import permutations_for
 
@@ -122,6 +122,7 @@ COPIES = 0.2  # share of the level at which samples are called copies
 MANY_COLUMNS, COMPONENTS = 128, 64
 NEAREST_ROWS, AMONG = 5000, 50_000
 FOR_ONE_PERCENT_OF_COPIES = 1000  # ten copies among as many held-out rows
+FOR_ONE_PERCENT = 10_000  # differences of shares of n rows are off by about 1 / sqrt(n)
 
 Progress = Callable[[str, float], None]
 
@@ -156,9 +157,9 @@ def evaluate(
 
     Computes fidelity with a p-value, diversity (Vendi score and RKE of both), what the generator
     invents and misses, with samples of each (KEN), precision, recall, density and coverage, kernel
-    and Frechet distance, memorization, a classifier's verdict and, for tables, the shape and trend
-    of columns. Each score has an error bar or a certificate, the number of rows it needs, and a
-    line on how to read it; the text of the result begins with the answer.
+    and Frechet distance, memorization, a classifier's verdict and, for tables, the differences of
+    columns and of pairs of them. Each score has an error bar or a certificate, the number of rows
+    it needs, and a line on how to read it; the text of the result begins with the answer.
 
     Args:
         real: Real samples, the training data of the generator: a tensor, an array, a table, a file
@@ -230,7 +231,7 @@ def evaluate(
             f"least {FEWEST_ROWS} of each."
         )
     say("test and classifier", 0.05)
-    verdict = _verdict(data, of_difference, permutations, seed)
+    verdict, counted = _verdict(data, of_difference, permutations, seed)
     say("features", 0.35)
     given: Any = v if not automatic else "stable" if kernel is None else None
     chosen = chosen_kernel(given, kernel, data.real)
@@ -250,7 +251,7 @@ def evaluate(
     say("memorizing", 0.85)
     found, memory, words = _memorizing(data, seed)
     say("columns", 0.9)
-    tables, of_table = _table(data, seed)
+    tables, of_table = _table(counted, seed) if data.table else (None, [])
     scores = (
         *spectral.fidelity, _classifier(verdict), *spectral.diversity, *spectral.novelty, *near,
         *distances, *memory, *of_table,
@@ -295,8 +296,10 @@ def _result(
     )  # fmt: skip
 
 
-def _verdict(data: JudgedData, level: float, permutations: int, seed: int) -> Verdict:
-    """The test; of very many nameless columns, of their principal components."""
+def _verdict(
+    data: JudgedData, level: float, permutations: int, seed: int
+) -> tuple[Verdict, ComparedRows]:
+    """The test and its rows; of very many nameless columns, of their principal components."""
     rows = data.rows
     if not data.table and data.points.shape[1] > MANY_COLUMNS:
         # A function of the pooled rows, whatever their order: labels can still be exchanged.
@@ -307,9 +310,9 @@ def _verdict(data: JudgedData, level: float, permutations: int, seed: int) -> Ve
     again = repeats_beyond_coincidence(rows)
     repeated = int(again[: data.n].sum()), int(again[data.n :].sum())
     if any(repeated):
-        kept = rows.pooled[~again]
-        rows = ComparedRows(kept, data.n - repeated[0], rows.names, rows.mixed)
-    return JudgementTask(rows, data.names, level, permutations, seed, repeated).find().verdict
+        rows = rows.some((~again).nonzero()[:, 0], data.n - repeated[0])
+    task = JudgementTask(rows, data.names, level, permutations, seed, repeated)
+    return task.find().verdict, rows
 
 
 def _classifier(verdict: Verdict) -> Score | None:
@@ -381,9 +384,8 @@ def _equal_by_chance(data: JudgedData, at_real: Tensor, at_fake: Tensor) -> floa
     """How many pairs of equal rows all columns of a table together explain."""
     if not data.table:
         return math.inf
-    every = data.every
-    pooled = every.pooled[torch.cat([at_real, data.n + at_fake])]
-    return equal_pairs_by_columns(ComparedRows(pooled, len(at_real), every.names, every.mixed))
+    at = torch.cat([at_real, data.n + at_fake])
+    return equal_pairs_by_columns(data.every.some(at, len(at_real)))
 
 
 def _error(share: float, rows: int) -> float:
@@ -393,9 +395,7 @@ def _error(share: float, rows: int) -> float:
 
 def _within(data: JudgedData, panel: Panel, at: Sequence[Tensor]) -> Within:
     """Training rows, samples and held-out rows by entity, as points."""
-    rows = ComparedRows(
-        data.every.pooled[torch.cat(list(at))], len(at[0]), data.every.names, data.every.mixed
-    )
+    rows = data.every.some(torch.cat(list(at)), len(at[0]))
     found = within_entities(rows, panel, len(at[0]))
     points, layout = found.rows, data.every.layout
     if layout is not None:
@@ -416,25 +416,21 @@ def _own_units(data: JudgedData) -> Tensor:  # (N, c)
     return torch.stack(found, 1) if found else data.real
 
 
-def _table(data: JudgedData, seed: int) -> tuple[TableScores | None, list[Score]]:
-    if not data.table:
-        return None, []
-    found = table_scores(data.rows, seed)
-    rows = min(data.n, len(data.fake))
-
-    def score(name: str, value: float | None, error: float | None, text: str) -> list[Score]:
-        if value is None:
-            return []
-        # Distances of distributions from n rows are off by about 1 / sqrt(n).
-        return [Score(name, name, "table", value, error, None, 1.0, None, rows, 10_000, text)]
-
-    return found, [
-        *score("shape", found.shape, found.shape_error,
-               "mean over columns of 1 minus the distance between their distributions; 1 is "
-               "equal"),
-        *score("trend", found.trend, found.trend_error,
-               "mean over pairs of columns of 1 minus the difference of their relation; 1 is "
-               "equal"),
-        *score("detection", found.detection, None,
-               "1 if logistic regression cannot tell rows apart, 0 if it always can"),
+def _table(compared: ComparedRows, seed: int) -> tuple[TableScores, list[Score]]:
+    """Differences of the rows that count, each once."""
+    found = table_scores(compared, seed)
+    rows = min(compared.n, len(compared.pooled) - compared.n)
+    scores = [
+        Score(name, name, "table", part.score, if_same=1 - part.if_same, rows=rows,
+              needed=FOR_ONE_PERCENT, reading=f"1 minus the mean difference of {what}, real from "
+              "fake (total variation of groups of values, as in kermix compare); 1 is equal",
+              scatter=part.scatter)
+        for name, part, what in (("shape", found.shape, "columns"),
+                                 ("pairs", found.pairs, "pairs of columns"))
+        if part.each
     ]  # fmt: skip
+    scores += [
+        Score(name, title, "table", value, rows=rows, reading="as SDMetrics computes it")
+        for name, title, value in sdmetrics_scores(compared)
+    ]
+    return found, scores

@@ -11,11 +11,13 @@ from kermix.pages.charts import gauge
 from kermix.pages.page import Page
 from kermix.pages.plot import Svg
 from kermix.pages.sheets import png_bytes, sheet
+from kermix.tables.compare.verdict import auc_text
 from kermix.tables.evaluate.evaluation_result import SCORE_HEADS, Evaluation, Score
 from kermix.tables.evaluate.judged_data import JudgedData
 
 __all__ = ["evaluation_report"]
 
+MOST_SHOWN = 20  # columns, and pairs of them: convention
 MAIN = ("fidelity", "classifier", "vendi_ratio", "precision", "coverage", "copies", "memorized",
         "shape")  # fmt: skip
 
@@ -38,9 +40,10 @@ def evaluation_report(found: Evaluation) -> Page:
         shown["invented"] = _modes(found.invented, found.data, of_real=False)
         shown["copies"] = _copies(found, found.data)
     if found.tables is not None:
-        worst = sorted(found.tables.pairs, key=lambda p: p[2])[:20]
-        shown["columns"] = sorted(found.tables.columns, key=lambda c: c[1])[:20]
-        shown["pairs"] = [[a, b, t, "yes" if related else "no"] for a, b, t, related in worst]
+        parts = {"columns": found.tables.shape, "pairs": found.tables.pairs}
+        for what, part in parts.items():
+            worst = sorted(part.each, key=lambda each: -each[1])[:MOST_SHOWN]
+            shown[what] = [[" and ".join(names), difference] for names, difference in worst]
     return Page("evaluation", f"{fake} as samples of {real}", shown)
 
 
@@ -48,8 +51,8 @@ def _gauge(found: Evaluation) -> Svg | None:
     verdict = found.verdict
     if verdict.effect is None or verdict.interval is None:
         return None
-    return gauge(verdict.effect, verdict.interval, f"{verdict.effect:.2f}",
-                 f"AUC {verdict.effect:.2f}")  # fmt: skip
+    area = auc_text(verdict.effect)
+    return gauge(verdict.effect, verdict.interval, area, f"AUC {area}")
 
 
 def _modes(modes: Sequence[NovelMode], data: JudgedData, of_real: bool) -> list[dict[str, Any]]:

@@ -36,6 +36,7 @@ class Score:
         rows: Number of samples of each set that were used.
         needed: Number of samples needed for an accuracy of one percent.
         reading: How to read it, in one line.
+        scatter: Of a mean over columns, or pairs of them, their standard deviation.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Score:
     rows: int | None = None
     needed: int | None = None
     reading: str = ""
+    scatter: float | None = None
 
     def cells(self) -> list[str]:
         """A line of a table."""

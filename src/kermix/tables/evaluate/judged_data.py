@@ -237,9 +237,7 @@ def read_judged(
     read = read_sources(given[:2], reading, strict)
     first, second = read.tables
     names = _names((real, fake), (first.name, second.name))
-    rows = ComparedRows(
-        torch.cat([first.values, second.values]), len(first), tuple(first.columns), read.mixed
-    )
+    rows = ComparedRows.of(read)
     table = _has_names(given[0]) and pictures is None and embed is None
     notes = list(read.notes)
     every = _coded_by_real(read, given[2], reading)
@@ -278,9 +276,11 @@ def _coded_by_real(read: Sources, held_out: Any, reading: Reading) -> ComparedRo
     if held_out is not None:
         frames.append((read_alike([held_out], reading)[0][0], "held_out"))
     others = [schema.encode(f, unseen="unknown", name=n, extra=True) for f, n in frames]
+    numbers = [schema.own_numbers(f) for f in (read.frames[0], *(f for f, _ in frames))]
     return ComparedRows(
-        torch.cat([maker(own), *map(maker, others)]), len(first), maker.column_names, maker
-    )
+        torch.cat([maker(own), *map(maker, others)]), len(first), maker.column_names, maker,
+        torch.from_numpy(np.concatenate(numbers)),
+    )  # fmt: skip
 
 
 def euclidean(

@@ -222,6 +222,29 @@ class ColumnDistribution:
         """The central interval with this share: its lower and upper ends."""
         return self.quantile((1 - share) / 2), self.quantile((1 + share) / 2)
 
+    def randomized_ranks(self, values: Any, seed: int = 0) -> np.ndarray:  # (rows,)
+        """Places of true values in their distributions: uniform from 0 to 1 if these are right.
+
+        A value with a probability of its own, such as a rounded number, is anywhere within its
+        step of the distribution function, drawn at random: an interval whose ends are such values
+        would otherwise seem to hold too many rows.
+
+        Args:
+            values: True numbers or times, one for each row.
+            seed: Of the draws.
+        """
+        column = self._numbers("randomized_ranks")
+        wanted = np.broadcast_to(self._wanted(column, values), (len(self),))
+        upto = self.cdf(values)
+        if column.decimals is not None:
+            step = 10.0**-column.decimals
+            edge = (np.floor(wanted / step * (1 + 1e-12) + 1e-9) - 0.5) * step
+            below = self._cdf_of_scores(column.map(edge), wanted - step / 2)
+        else:
+            below = self._cdf_of_scores(column.map(wanted), np.nextafter(wanted, -np.inf))
+        below = np.where(wanted <= column.low, 0.0, np.minimum(below, upto))
+        return np.asarray(below + np.random.default_rng(seed).random(len(upto)) * (upto - below))
+
     def log_density(self, codes: np.ndarray, scores: np.ndarray) -> np.ndarray:  # (rows,)
         """Log-density of encoded cells, in the user's units; codes count by counting measure."""
         rows = np.arange(len(self))

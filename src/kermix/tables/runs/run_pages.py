@@ -19,6 +19,7 @@ from kermix.tables.compare.column_charts import (
     step_of,
     tick_of,
 )
+from kermix.tables.compare.verdict import area_text
 from kermix.tables.runs.conditionals import Conditional
 from kermix.tables.runs.table_quality import TableQuality
 from kermix.tables.runs.target_quality import (
@@ -78,6 +79,8 @@ def write_table_report(
         "rows": rows,
         "quality": quality,
         "best": max(quality.references, key=lambda reference: reference[1]),
+        "told_apart": None if quality.auc is None or quality.interval is None
+        else area_text(quality.auc, quality.interval),
         "columns": columns,
         "pairs": pairs,
         "conditionals": [conditional_cards(row) for row in conditionals],

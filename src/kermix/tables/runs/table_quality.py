@@ -1,5 +1,6 @@
 """How good samples of a table are: densities, a classifier's verdict, pairs, privacy."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any
@@ -10,8 +11,15 @@ from scipy.special import logsumexp
 
 from kermix.data.schema.columns import CategoryColumn
 from kermix.data.schema.schema import EncodedTable, Schema
-from kermix.errors import MissingExtraError, SampleError
-from kermix.tables.compare.column_changes import ColumnValues
+from kermix.errors import SampleError
+from kermix.tables.compare.column_changes import (
+    ColumnValues,
+    difference_of,
+    pair_groups,
+    variation,
+)
+from kermix.tables.compare.compare import compare
+from kermix.tables.compare.verdict import classify
 from kermix.tables.evaluate.entities import looked_at, panel_of
 from kermix.tables.model.closeness import closest_distances, copies
 from kermix.training.mixture_search import gaussian_log_densities
@@ -20,7 +28,6 @@ __all__ = [
     "Pair",
     "Privacy",
     "TableQuality",
-    "detection_score",
     "grouped",
     "judge_samples",
     "tree_categories",
@@ -29,8 +36,6 @@ __all__ = [
 
 GROUPS = 8  # of a column, where two are looked at together
 MOST_CLASSES = 255  # of a categorical feature, for scikit-learn's trees
-LEAST_CLASSIFIED = 30
-TREES = 100
 NEAREST_ROWS, AMONG = 500, 10_000
 CENTRES = 1000  # of the kernel density of one column
 SHOWN_PAIRS = 10
@@ -66,12 +71,13 @@ class TableQuality:
         log_density: Mean of the model's log-densities, in the user's units.
         density_name: Of which rows it is.
         references: Simpler models' mean log-densities of the same rows, by name.
-        detection: 1 if gradient-boosted trees cannot tell data and samples apart (another
-            classifier may), 0 if they always can; None for too few rows.
+        auc: How well a classifier tells samples from data, as in `Verdict.effect`; None for too
+            few rows.
+        interval: Of 95 % for it.
         copies: Share of samples that equal a training row.
         copies_held: Share of held-out rows that do; None if there are none.
         privacy: Distances to training rows.
-        columns: Total variation between data and samples of each column.
+        columns: The difference of each column between data and samples, as in `ColumnVerdict`.
         pairs: The pairs that differ most.
         pair_floor: What equal distributions would give for a pair, about.
     """
@@ -79,7 +85,8 @@ class TableQuality:
     log_density: float
     density_name: str
     references: tuple[tuple[str, float], ...]
-    detection: float | None
+    auc: float | None
+    interval: tuple[float, float] | None
     copies: float
     copies_held: float | None
     privacy: Privacy
@@ -93,6 +100,7 @@ class TableQuality:
 
 
 def judge_samples(
+    tables: tuple[Any, Any],
     schema: Schema,
     data: EncodedTable,
     samples: EncodedTable,
@@ -102,7 +110,10 @@ def judge_samples(
 ) -> TableQuality:
     """Compare samples with the rows of a table.
 
+    The classifier and the differences of columns are those of `km.compare` on the same tables.
+
     Args:
+        tables: All rows, and the samples, as tables.
         schema: What the columns are.
         data: All rows.
         samples: Rows of a model, decoded and encoded again.
@@ -112,29 +123,41 @@ def judge_samples(
     """
     fitted = data[train]
     judged = data[np.sort(held) if len(held) else np.sort(train[: len(log_density)])]
-    own, drawn = grouped(schema, data, data), grouped(schema, data, samples)
-    names = [c.name for c in schema.modelled]
-    columns = tuple((name, _variation(own[:, [k]], drawn[:, [k]])) for k, name in enumerate(names))
-    pairs = [
-        Pair(names[a], names[b], _variation(own[:, [a, b]], drawn[:, [a, b]]))
-        for a, b in combinations(range(len(names)), 2)
-    ]
-    half = np.random.default_rng(0).permutation(len(own))
-    first = half[: len(half) // 2]
-    floor = [_variation(own[first][:, [a, b]], own[half[len(first) :]][:, [a, b]])
-             for a, b in list(combinations(range(len(names)), 2))[:SHOWN_PAIRS]]  # fmt: skip
+    usual = {c.name: c.kind for c in Schema.of(tables[0]).columns}
+    chosen = {c.name: c.kind for c in schema.columns if c.kind != usual.get(c.name)}
+    rows = compare(*tables, kinds=chosen, permutations=0).compared
+    assert rows is not None
+    apart = classify(rows)
+    names = [name for name in rows.names if name in {c.name for c in schema.modelled}]
+    values = {name: rows.column(name) for name in names}
+    pairs, floor = _pairs(values, rows.n)
     return TableQuality(
         log_density=float(log_density.mean()),
         density_name="held-out log-density" if len(held) else "log-density of the rows fitted",
         references=tuple(_references(schema, fitted, judged)),
-        detection=detection_score(schema, data, samples),
+        auc=None if apart is None else apart.auc,
+        interval=None if apart is None else apart.interval,
         copies=float(copies(samples, fitted).mean()) if len(samples) else 0.0,
         copies_held=float(copies(data[held], fitted).mean()) if len(held) else None,
         privacy=_privacy(schema, samples, fitted, data[held]),
-        columns=columns,
-        pairs=tuple(sorted(pairs, key=lambda p: -p.difference)[:SHOWN_PAIRS]),
-        pair_floor=float(np.mean(floor)) if floor else 0.0,
+        columns=tuple((name, difference_of(values[name], rows.n)) for name in names),
+        pairs=pairs,
+        pair_floor=floor,
     )
+
+
+def _pairs(values: Mapping[str, ColumnValues], n: int) -> tuple[tuple[Pair, ...], float]:
+    """The pairs of columns that differ most, and how much two halves of the data do."""
+    half = np.random.default_rng(0).permutation(n)
+    found: list[Pair] = []
+    floors: list[float] = []
+    for one, two in combinations(values.values(), 2):
+        groups = pair_groups(one, two)
+        found.append(Pair(one.name, two.name, variation(groups, n)))
+        if len(floors) < SHOWN_PAIRS:
+            floors.append(variation(groups[half], n // 2))
+    worst = sorted(found, key=lambda pair: -pair.difference)[:SHOWN_PAIRS]
+    return tuple(worst), float(np.mean(floors)) if floors else 0.0
 
 
 def grouped(schema: Schema, data: EncodedTable, rows: EncodedTable) -> np.ndarray:  # (N, D)
@@ -159,40 +182,6 @@ def grouped(schema: Schema, data: EncodedTable, rows: EncodedTable) -> np.ndarra
         if missing is not None:
             found[codes == missing, k] = GROUPS - 1
     return found
-
-
-def _variation(first: np.ndarray, second: np.ndarray) -> float:
-    """Half the sum of the differences of shares, over all combinations of groups."""
-    weights = GROUPS ** np.arange(first.shape[1])
-    size = GROUPS ** first.shape[1]
-    a, b = (np.bincount(t @ weights, minlength=size) / max(1, len(t)) for t in (first, second))
-    return float(np.abs(a - b).sum() / 2)
-
-
-def detection_score(schema: Schema, data: EncodedTable, samples: EncodedTable) -> float | None:
-    """`1 - (2 max(AUC, 1/2) - 1)` of gradient-boosted trees on three folds; None for few rows."""
-    try:
-        from sklearn.ensemble import HistGradientBoostingClassifier
-        from sklearn.metrics import roc_auc_score
-        from sklearn.model_selection import StratifiedKFold, cross_val_predict
-    except ImportError:
-        raise MissingExtraError(
-            "Judging samples needs scikit-learn: pip install 'kermix[fit]'."
-        ) from None
-    count = min(len(data), len(samples))
-    if count < LEAST_CLASSIFIED:
-        return None
-    chosen = np.random.default_rng(0).permutation(len(data))[:count]
-    features = np.concatenate(
-        [tree_features(schema, data[chosen]), tree_features(schema, samples[:count])]
-    )
-    labels = np.repeat([0, 1], count)
-    trees = HistGradientBoostingClassifier(
-        max_iter=TREES, categorical_features=tree_categories(schema), random_state=0
-    )
-    folds = StratifiedKFold(3, shuffle=True, random_state=0)
-    chances = cross_val_predict(trees, features, labels, cv=folds, method="predict_proba")
-    return float(1 - (2 * max(roc_auc_score(labels, chances[:, 1]), 0.5) - 1))
 
 
 def tree_categories(schema: Schema) -> list[bool]:

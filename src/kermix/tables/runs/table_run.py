@@ -27,6 +27,7 @@ from kermix.runs.folder import TABLE, TARGET, check_data, check_trained
 from kermix.runs.provenance import write_json
 from kermix.runs.run import Draw, Kind, Numbers, OnRows, Outcome, Run
 from kermix.settings import nearest
+from kermix.tables.compare.verdict import area_text
 from kermix.tables.model.conditioning import given_cell, place_of
 from kermix.tables.model.distribution import ColumnDistribution
 from kermix.tables.model.layout import TableLayout
@@ -76,8 +77,7 @@ __all__ = [
     "told_of_open_cells",
 ]
 
-LEAST_JUDGED, MOST_JUDGED = 1000, 10_000  # rows that are drawn for the report
-KEPT_SAMPLES = 2500
+LEAST_JUDGED, MOST_JUDGED = 1000, 2500  # rows that are drawn for the report, and kept
 BLOCKS_AT_ONCE = 8
 ROWS_AT_ONCE = 16_384  # conditional distributions that are held; draws of a mixture depend on it
 MODEL, MIXTURE = "model", "mixture"  # files of what was trained
@@ -383,8 +383,9 @@ def _finish(run: Run, data: TableData, outcome: Outcome) -> Numbers:
     held, train = data.split(run.settings)
     densities = _contest(run, data, train, np.sort(held)) if run.config.get("contest") else {}
     model = run.trained_model()
-    samples = _report_samples(run, model, data)
-    quality = _judged(model, data, samples, (held, train), densities)
+    drawn = _report_samples(run, model, data)
+    samples = data.schema.encode(drawn, extra=True)
+    quality = _judged(model, data, (drawn, samples), (held, train), densities)
     chosen = {"model": model.name, "models": densities} if densities else {}
     write_json(run.folder / "result.json", {**chosen, **quality.as_json()})
     rows = _numbers(data, quality, outcome, model.n_iter_)
@@ -399,29 +400,30 @@ def _finish(run: Run, data: TableData, outcome: Outcome) -> Numbers:
     return rows
 
 
-def _report_samples(run: Run, model: Any, data: TableData) -> EncodedTable:
-    """Rows for the report, of which some are kept in the folder."""
+def _report_samples(run: Run, model: Any, data: TableData) -> Frame:
+    """Rows for the report, which are kept in the folder."""
     file, count = f"samples{run.config['form']}", len(data.encoded)
     count = min(MOST_JUDGED, max(LEAST_JUDGED, count))
     drawn = model.sample(count, random_state=run.settings.seed + 1, frame="arrow")
     with table_writer(run.folder / file, form=csv_form(run, file)) as writer:
-        writer.write(drawn.slice(0, KEPT_SAMPLES))
+        writer.write(drawn)
     types = {c.name: c.type for c in data.schema.columns}
-    return data.schema.encode(replace(as_frame(drawn, "samples"), types=types), extra=True)
+    return replace(as_frame(drawn, "samples"), types=types)
 
 
 def _judged(
     model: Any,
     data: TableData,
-    samples: EncodedTable,
+    drawn: tuple[Frame, EncodedTable],
     split: tuple[np.ndarray, np.ndarray],
     densities: Mapping[str, float],
 ) -> TableQuality:
     """How good samples and densities are, beside those of the models that were compared."""
-    held, train = split
+    (table, samples), (held, train) = drawn, split
     rows = np.sort(held if len(held) else train[:MOST_JUDGED])
     log_density = model.score_samples(taken_rows(data.frame, rows))
-    quality = judge_samples(data.schema, data.encoded, samples, train, held, log_density)
+    tables = data.frame, table
+    quality = judge_samples(tables, data.schema, data.encoded, samples, train, held, log_density)
     copied = data.copied(samples)
     if copied is not None:
         quality = replace(quality, copies=copied)
@@ -449,8 +451,8 @@ def _numbers(data: TableData, quality: TableQuality, outcome: Outcome, kept: int
     kinds = [c.kind for c in schema.columns]
     listed_kinds = ", ".join(f"{kinds.count(k)} {k}" for k in dict.fromkeys(kinds))
     told = "too few rows to tell"
-    if quality.detection is not None:
-        told = f"{quality.detection:.3f} (1: boosted trees cannot, others may; 0: they always can)"
+    if quality.auc is not None and quality.interval is not None:
+        told = f"{area_text(quality.auc, quality.interval)} of a classifier"
     share = quality.copies_held
     of_held = "; no rows were held out" if share is None else f" ({share:.2%} of held-out rows)"
     against = "; ".join(f"{name}: {value:.3f}" for name, value in quality.references)
