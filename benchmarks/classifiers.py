@@ -4,16 +4,18 @@
 settings are chosen against other rows of the same table: unchanged (`null`), one column permuted
 (`permuted`), one number moved by a fifth of its standard deviation (`shifted`), or drawn from a
 Gaussian copula (`copula`); with samples (NAME-0.parquet), against those of a table model (`fit`).
-`trees` is the product (`two_sample/classifier_test`). `ridge` is what was there before, in short:
-ridge regression of the labels, by generalized cross-validation, on eight scores of each number,
-indicators of each category, and 250 features of two Gaussian kernels (Nystroem). AUC on rows that
-are held out, in five folds, and seconds on one core; `above` is the share of repetitions whose
+`trees` is the product (`two_sample/classifier_test`). `ridge` is what was there before: ridge
+regression of the labels on scores of columns and features of two kernels, of the module given by
+`--before` (`git show ae99d2ad:src/kermix/two_sample/classifier_test.py`). AUC on rows that are
+held out, in five folds, and seconds on one core; `above` is the share of repetitions whose
 interval is above one half: for `null` the level (0.025), for others the power.
 """
 
 import argparse
+import sys
 import time
 from collections.abc import Sequence
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,6 @@ from kermix.data.readers.common import Reading
 from kermix.data.sources import read_sources
 from kermix.tables.compare.column_changes import ComparedRows
 from kermix.two_sample.classifier_test import tell_apart
-from kermix.two_sample.column_scores import ColumnsScores
 
 __all__ = ["CELLS", "changed", "main"]
 
@@ -76,39 +77,19 @@ def changed(table: Any, kind: str, rng: np.random.Generator) -> Any:
     return table
 
 
-def ridge_area(rows: ComparedRows, seed: int) -> float:
-    """The AUC of ridge regression."""
-    from sklearn.kernel_approximation import Nystroem
-    from sklearn.linear_model import RidgeCV
-    from sklearn.metrics import roc_auc_score
-    from sklearn.model_selection import StratifiedKFold, cross_val_predict
-    from sklearn.preprocessing import StandardScaler
-
-    pooled = rows.pooled.double()
-    shares = pooled.new_full((len(pooled),), 1 / len(pooled))
-    columns = ColumnsScores(rows.places, pooled, shares)
-    single = torch.cat(
-        [
-            c(pooled).clamp(-3, 3)
-            for c in map(columns.__getitem__, range(len(columns)))
-            if c.informative
-        ],
-        1,
-    ).numpy()
-    points = StandardScaler().fit_transform(single)
-    parts = [points]
-    for scale in (0.5, 4.0):
-        kernel = Nystroem(gamma=scale / (2 * points.shape[1]), n_components=250, random_state=0)
-        parts.append(kernel.fit_transform(points) * 250**0.5)
-    labels = np.arange(len(pooled)) >= rows.n
-    folds = StratifiedKFold(5, shuffle=True, random_state=seed)
-    model = RidgeCV(10.0 ** np.arange(-2, 6.0))
-    scores = cross_val_predict(model, np.concatenate(parts, 1), labels.astype(float),
-                               cv=list(folds.split(points, labels)))  # fmt: skip
-    return float(roc_auc_score(labels, scores))
+def ridge_before(path: Path) -> Any:
+    """The classifier of a module as it was."""
+    spec = spec_from_file_location("classifier_before", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules["classifier_before"] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.tell_apart
 
 
-def measured(table: Any, kind: str, rows: int, repetitions: int, samples: Any = None) -> Any:
+def measured(
+    table: Any, kind: str, rows: int, repetitions: int, samples: Any, ridge: Any
+) -> dict[str, float]:
     """A line for one cell."""
     found = []
     for seed in range(repetitions):
@@ -128,8 +109,11 @@ def measured(table: Any, kind: str, rows: int, repetitions: int, samples: Any = 
         assert apart is not None
         line = {"trees": apart.auc, "above": float(apart.interval[0] > 0.5),
                 "below": float(apart.interval[1] < 0.5), "trees_s": between - start}  # fmt: skip
-        if kind != "null":
-            line["ridge"] = ridge_area(compared, seed)
+        if ridge is not None:
+            before = ridge(compared.pooled.double(), compared.n, compared.places, compared.layout,
+                           torch.Generator().manual_seed(seed))  # fmt: skip
+            line["ridge"] = before.auc
+            line["ridge_above"] = float(before.interval[0] > 0.5)
             line["ridge_s"] = time.perf_counter() - between
         found.append(line)
     return {name: float(np.mean([f[name] for f in found])) for name in found[0]}
@@ -142,16 +126,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("benchmarks.classifiers", description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--samples", type=Path, default=None)
+    parser.add_argument("--before", type=Path, default=None)
     parser.add_argument("--out", type=Path, default=default_path("classifiers"))
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
+    ridge = None if given.before is None else ridge_before(given.before)
     rows: list[dict[str, Any]] = []
     cells: list[tuple[str, str, int, int]] = list(CELLS)
     if given.samples is not None:
         cells = [*((name, "fit", 1000, 2) for name in FITS), *cells]
     for name, kind, count, repetitions in cells:
         samples = None if kind != "fit" else pd.read_parquet(given.samples / f"{name}-0.parquet")
-        found = measured(table_of(name, given.data), kind, count, repetitions, samples)
+        table = table_of(name, given.data)
+        found = measured(table, kind, count, repetitions, samples, ridge)
         rows.append({"table": name, "change": kind, "rows": count, "repetitions": repetitions,
                      **found})  # fmt: skip
         write_record("classifiers", given.out, {"classifiers": rows}, {"protocol": __doc__},
