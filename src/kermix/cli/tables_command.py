@@ -1,6 +1,6 @@
 """`kermix impute`, and what `sample`, `score` and `predict` need for a run of the table model."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -107,6 +107,11 @@ def _told_of_gaps(
     left = {name: counts for name, counts in left.items() if max(counts)}
     if not left:
         return f"{told}."
+    return f"{told}; {_told_of_left(run, left, fill_all)}"
+
+
+def _told_of_left(run: "Run", left: Mapping[str, Sequence[int]], fill_all: bool) -> str:
+    """How many gaps of which columns are left in each table, and why."""
     from kermix.tables.runs.table_run import table_model
 
     absences = {} if fill_all else table_model(run).absences
@@ -116,7 +121,7 @@ def _told_of_gaps(
         clauses.append(why if len(left) == 1 else f"{why} ({_span(counts)})")
     total = _span([sum(row) for row in zip(*left.values(), strict=True)])
     more = " To fill cells without a value, use --fill-all." if left.keys() & absences else ""
-    return f"{told}; left {total} empty: {'; '.join(clauses)}.{more}"
+    return f"left {total} empty: {'; '.join(clauses)}.{more}"
 
 
 def _why_left(run: "Run", name: str) -> str:

@@ -167,12 +167,7 @@ def table_settings(
             f"{', '.join(sorted(TABLE_SETTINGS))}."
         )
     given = {name: value for name, value in given.items() if value is not None}
-    share = given.get("target_share", 0)
-    if share and target is None:
-        raise OptionError(f"target_share={share} needs a target, the name of a column.")
-    base = TableModelSettings(target=target if share else None)
-    if share == 1 and target is not None:
-        base = TableModelSettings.for_target(target)
+    base = _base_settings(given.get("target_share", 0), target)
     chosen = replace(base.quick() if quick else base, **given)
     if chosen.crossed and not chosen.learns_target_alone:
         raise OptionError(
@@ -180,6 +175,15 @@ def table_settings(
             "needs rows that no member has seen."
         )
     return chosen
+
+
+def _base_settings(share: float, target: int | None) -> TableModelSettings:
+    """What suits a target that so much of the training is about."""
+    if share and target is None:
+        raise OptionError(f"target_share={share} needs a target, the name of a column.")
+    if share == 1 and target is not None:
+        return TableModelSettings.for_target(target)
+    return TableModelSettings(target=target if share else None)
 
 
 @dataclass(frozen=True)

@@ -178,15 +178,32 @@ def _news(seen: _Seen, column: Any) -> list[int]:
     if column.null_count == len(column):
         return found
     if family(column.type) in ("numbers", "times"):
-        ends = compute.min_max(column).as_py()
-        if seen.low is None or ends["min"] < seen.low:
-            seen.low = ends["min"]
-            found.append(_place(column, seen.low))
-        if seen.high is None or ends["max"] > seen.high:
-            seen.high = ends["max"]
-            found.append(_place(column, seen.high))
-    if seen.values is None:
-        return found
+        found += _new_ends(seen, column)
+    if seen.values is not None:
+        found += _new_values(seen, column)
+    return found
+
+
+def _new_ends(seen: _Seen, column: Any) -> list[int]:
+    """Rows of the smallest and the largest number, where they are beyond those before."""
+    from pyarrow import compute
+
+    found, ends = [], compute.min_max(column).as_py()
+    if seen.low is None or ends["min"] < seen.low:
+        seen.low = ends["min"]
+        found.append(_place(column, seen.low))
+    if seen.high is None or ends["max"] > seen.high:
+        seen.high = ends["max"]
+        found.append(_place(column, seen.high))
+    return found
+
+
+def _new_values(seen: _Seen, column: Any) -> list[int]:
+    """Rows of values that are new, until there are too many for a category."""
+    from pyarrow import compute
+
+    assert seen.values is not None
+    found: list[int] = []
     most = MOST_VALUES if family(column.type) == "text" else MOST_NUMBERS
     different = compute.unique(column).drop_null()
     if len(different) > most:
