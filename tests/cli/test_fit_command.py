@@ -287,7 +287,7 @@ BAD = {
     "all NaN": (lambda d: _save(d / "x.npy", np.full((3, 1), np.nan)), "no row is complete"),
     "damaged": (lambda d: _text(d / "x.npy", "hello"), "x.npy: not a readable"),
     "text": (lambda d: _text(d / "x.csv", "a\nhello\nhello\n"), "no column can be modelled"),
-    "text in numbers": (lambda d: _text(d / "x.csv", "a\n1\n2\nx\n"), "row 4, column a"),
+    "text in numbers": (lambda d: _text(d / "x.csv", "a\n1\n2\nx\n"), "line 4, column a"),
     "empty folder": (lambda d: d, "no images in this folder"),
 }
 

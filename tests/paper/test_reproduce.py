@@ -92,7 +92,7 @@ def artefacts():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(classification, "QUICK_IMAGES", 300)
         patch.setattr(as_written, "QUICK_IMAGES", 300)
-        patch.setattr("internals.scaled_module.CENTRES_OF_A_DENSITY", 200)
+        patch.setattr("internals.scaled_module.CENTERS_OF_A_DENSITY", 200)
         return {name: module.run(**options) for name, (module, options) in SMALL.items()}
 
 

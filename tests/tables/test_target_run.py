@@ -96,6 +96,15 @@ def test_numbers_of_a_classification_are_those_of_scikit_learn(classes, folder):
     assert not set(test["weight"]) <= set(known["weight"])  # other rows
 
 
+def test_classes_without_test_rows_are_named_beside_the_mean_over_classes(tmp_path):
+    rare = plants(200).assign(kind=["tall", "low"] * 99 + ["odd", "odd"])
+    rare.to_csv(tmp_path / "rare.csv", index=False)
+    shown = kermix("classify", tmp_path / "rare.csv", "--target", "kind", "--out",
+                   tmp_path / "run", *SMALL, "--set", "steps=3").output  # fmt: skip
+    told = "the mean over classes of which there are test rows; there are none of odd"
+    assert told in " ".join(shown.split())
+
+
 def test_a_number_is_a_regression_and_said_so(numbers):
     run, shown = numbers
     assert "this is a regression" in " ".join(shown.split())

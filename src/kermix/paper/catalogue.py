@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from kermix.errors import OptionError, RunError
-from kermix.pages.page import Page, Repeat
 from kermix.paper.artefact import Claim, Record, Rows, Tick, files_of, ignore, read_record
 from kermix.paper.counts import counted_in_words
 from kermix.runs.provenance import write_json
@@ -36,6 +35,8 @@ def claim_rows(record: Record) -> list[tuple[str, str, str, str]]:
 
 def write_page(folder: Path, records: Sequence[Record]) -> Path:
     """Write `index.html`, which holds everything that it shows."""
+    from kermix.pages.page import Page, Repeat  # NumPy, which commands begin without
+
     claims = [Claim.from_json(claim).as_json() for record in records for claim in record["claims"]]
     found, cases = counted_in_words(claims)
     commands = dict.fromkeys(record["command"] for record in records)

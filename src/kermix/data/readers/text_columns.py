@@ -305,12 +305,13 @@ class ColumnJudge:
 def no_number(place: str, column: str, words: Iterable[str]) -> str:
     """What to say of words among numbers, of which the first is at this place."""
     first, *others = words
-    more = f" (nor are {listed(map(repr, others))})" if others else ""
+    verb = "is" if len(others) == 1 else "are"
+    more = f" (nor {verb} {listed(map(repr, others))})" if others else ""
     gaps = " ".join(f"--missing {shlex.quote(word)}" for word in (first, *others))
     return (
         f"{place}, column {column}: {first!r} is not a number{more}, and most cells of this "
-        f"column are. Correct them, read them as gaps ({gaps}), exclude the column, or use --kind "
-        f"{column}=category."
+        f"column are. Correct such cells, read them as gaps ({gaps}), exclude the column, or use "
+        f"--kind {column}=category."
     )
 
 

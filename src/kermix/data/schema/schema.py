@@ -369,9 +369,10 @@ class Schema:
         needed = [c.name for c in self.modelled]
         gone = [n for n in needed if n not in frame.columns]
         if gone:
+            none = "is no column" if len(gone) == 1 else "are no columns"
             raise SchemaError(
-                f"{frame.name}: there is no column {listed(gone)}, which the schema has; there "
-                f"are {listed(frame.columns)}."
+                f"{frame.name}: there {none} {listed(gone)}, which the schema has; the table has "
+                f"{listed(frame.columns)}."
             )
         known = set(self.names)
         more = [n for n in frame.columns if n not in known]

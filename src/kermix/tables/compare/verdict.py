@@ -251,7 +251,9 @@ class Verdict:
         """The smallest change that this many rows can show, in words."""
         if self.detectable_shift is None:
             return ""
-        what = f"shifts of {self.detectable_shift:.2g} standard deviations or more in one column"
+        size = f"{self.detectable_shift:.2g}"
+        deviations = "standard deviation" if size == "1" else "standard deviations"
+        what = f"shifts of {size} {deviations} or more in one column"
         if self.columns and all(c.kind == "category" for c in self.columns):
             points = 50 * self.detectable_shift  # the standard deviation of a share of one half
             if points >= 50:

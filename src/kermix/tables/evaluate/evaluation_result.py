@@ -179,7 +179,8 @@ def answer_of(
     if told and not against and not verdict.different and "vendi_ratio" in scores:
         ratio = scores["vendi_ratio"]
         parts.append(
-            f"The samples are as diverse as real data (Vendi score {ratio.value:.2f} times)."
+            "The samples are about as diverse as real data (their Vendi score is "
+            f"{ratio.value:.2f} times that of real data)."
         )
     bad = bool(faults or verdict.repeated[1])
     good = None if not told and not bad else not (verdict.different or bad)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kermix.data.readers.common import counted
+from kermix.data.readers.common import counted, listed
 from kermix.data.readers.frames import Frame, as_frame, taken_rows
 from kermix.data.schema.columns import CategoryColumn, NumberColumn
 from kermix.data.schema.schema import EncodedTable, Schema
@@ -247,9 +247,12 @@ def _reached(quality: TargetQuality, tested: str) -> Numbers:
         against = "; ".join(f"{name}: {value:.2%}" for name, value, _ in quality.references)
         losses = "; ".join(f"{name}: {value:.4f}" for name, _, value in quality.references)
         wrong = round(quality.rows * (1 - quality.accuracy))
+        over = "the mean over classes"
+        if absent := quality.absent:
+            over += f" of which there are test rows; there are none of {listed(absent)}"
         return [
             ("accuracy", f"{quality.accuracy:.2%} of {tested}, {wrong:,} wrong ({against})"),
-            ("balanced accuracy", f"{quality.balanced_accuracy:.2%} (the mean over classes)"),
+            ("balanced accuracy", f"{quality.balanced_accuracy:.2%} ({over})"),
             ("log-loss", f"{quality.log_loss:.4f} nats ({losses})"),
         ]
     against = "; ".join(f"{name}: {value:.4g}" for name, value, _ in quality.references)

@@ -40,6 +40,11 @@ class ClassQuality:
     confusion: tuple[tuple[int, ...], ...]
     references: tuple[tuple[str, float, float], ...]
 
+    @property
+    def absent(self) -> list[str]:
+        """Classes without test rows, of which nothing is known."""
+        return [n for n, row in zip(self.classes, self.confusion, strict=True) if not sum(row)]
+
     def as_json(self) -> dict[str, Any]:
         """Ready for JSON."""
         return {"target": "category", **asdict(self)}
