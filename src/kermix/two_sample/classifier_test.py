@@ -1,9 +1,9 @@
 """How well two samples can be told apart: the AUC of a classifier on rows that it has not seen.
 
 This is the package's one answer to the question, for a verdict, an evaluation and the report of a
-fit. The classifier is scikit-learn's gradient-boosted trees with its defaults: on real tables, and
-on samples of a fit, they see several times as much as ridge regression on scores of columns and
-features of kernels, in as much time (results/bench/classifiers-cpu2.json).
+fit. The classifier is scikit-learn's gradient-boosted trees with its defaults: on real tables
+they see much that ridge regression on scores of columns and features of kernels overlooks, on
+samples of a fit no less, and they take about as long (results/bench/classifiers-cpu2.json).
 """
 
 import math
