@@ -313,7 +313,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     parser.add_argument("--data-root", type=Path, help="where the files of the sets are")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--work", type=Path, help="folder for what several processes share")
-    parser.add_argument("--pictures", type=Path, default=Path("results/images"))
+    parser.add_argument("--images", type=Path, default=Path("results/images"))
     parser.add_argument("--scale", choices=list(SCALES), default="full")
     parser.add_argument("--join", type=Path, nargs="+", help="result files to join into one")
     parser.add_argument("--page", type=Path, help="only write this page, from results/")

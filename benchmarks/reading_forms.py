@@ -182,7 +182,7 @@ def _faults(path: Path, columns: list[Made]) -> list[str | None]:
     """What is wrong with each column; None where nothing is."""
     try:
         frame, notes = read_frame(path)
-        schema = Schema.of(frame)
+        schema = Schema.infer(frame)
         back = schema.decode(schema.encode(frame), "arrow")
         parts = open_files([str(path)], typed=True, reading=Reading())
         types = {t.schema for part in parts.parts for t, _ in part.tables()}

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.quality import default_path, write_record
-from kermix.training.conditional import ConditionalSettings, fit_conditional
+from kermix import ConditionalSettings, fit_conditional
 
 __all__ = ["METHODS", "PROBLEMS", "SETTING", "main", "run", "train_seeds"]
 

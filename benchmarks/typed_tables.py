@@ -114,7 +114,7 @@ def done(step):
 import kermix as km
 from kermix.tables.compare.sketch_comparison import drift
 done("import")
-schema = km.Schema.of({whole!r}, exclude=["rownames"])
+schema = km.Schema.infer({whole!r}, exclude=["rownames"])
 done("read and schema of all rows")
 names = {names!r}
 first = km.sketch_files(names[0], exclude={left!r}, seed={seed})

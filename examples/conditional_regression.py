@@ -10,7 +10,7 @@ import os
 import matplotlib.pyplot as plt
 import torch
 
-from kermix.training.conditional import ConditionalSettings, fit_conditional
+from kermix import ConditionalSettings, fit_conditional
 
 quick = bool(os.environ.get("KERMIX_QUICK"))
 generator = torch.Generator().manual_seed(0)

@@ -26,8 +26,8 @@ import torch
 import zuko
 
 import kermix as km
+from kermix import ConditionalSettings, fit_conditional
 from kermix.runs.provenance import environment, write_json
-from kermix.training.conditional import ConditionalSettings, fit_conditional
 
 RESULT = Path(__file__).resolve().parents[1] / "results" / "comparison.json"
 LIBRARIES = {"kermix": km, "geomloss": geomloss, "POT": ot, "zuko": zuko, "scikit-learn": sklearn}

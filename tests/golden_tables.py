@@ -166,7 +166,7 @@ def schemas(folder):
         path = folder / f"{name}.csv"
         table.to_csv(path, index=False)
         for source, given in {"frame": table, "file": path}.items():
-            schema = km.Schema.of(given)
+            schema = km.Schema.infer(given)
             encoded = schema.encode(given)
             again = schema.decode(encoded, frame="pandas")
             schema.save(folder / "schema.json")

@@ -428,7 +428,7 @@ def table_rows():
     size = rng.normal(size=350) + 3 * (kind == "a")
     size[rng.random(350) < 0.1] = np.nan
     table = pd.DataFrame({"kind": kind, "size": size, "count": rng.poisson(40, 350)})
-    schema = km.Schema.of(table)
+    schema = km.Schema.infer(table)
     codes, values = schema.encode(table).tensors()
     weights = torch.from_numpy(rng.uniform(0.2, 1, 350)).float()
     return TableLayout.of(schema), TableRows(codes, values, weights)

@@ -14,6 +14,7 @@ from kermix import errors
 from kermix.environment import __version__
 
 if TYPE_CHECKING:
+    from kermix import networks
     from kermix.costs.discrete import decompose_discrete, discrete_cost
     from kermix.costs.functions import (
         matrix_cost,
@@ -50,9 +51,11 @@ if TYPE_CHECKING:
     from kermix.tables.evaluate.evaluate import evaluate
     from kermix.tables.model.table_estimator import TableModel
     from kermix.tables.sketch_files import sketch_files
+    from kermix.training.conditional import ConditionalSettings, fit_conditional
     from kermix.two_sample.cost_test import dependence, two_sample_test
 
 __all__ = [
+    "ConditionalSettings",
     "CosineKernel",
     "DebiasedLoss",
     "DriftMonitor",
@@ -86,11 +89,13 @@ __all__ = [
     "errors",
     "evaluate",
     "fit",
+    "fit_conditional",
     "fourier_features",
     "gram",
     "kernel_features",
     "matrix_cost",
     "metrics",
+    "networks",
     "nuclear_norm",
     "nystrom_features",
     "resume",
@@ -127,6 +132,7 @@ _PUBLIC = {
     "kermix.tables.evaluate.evaluate": "evaluate",
     "kermix.tables.model.table_estimator": "TableModel",
     "kermix.tables.sketch_files": "sketch_files",
+    "kermix.training.conditional": "ConditionalSettings fit_conditional",
     "kermix.two_sample.cost_test": "dependence two_sample_test",
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names.split()}

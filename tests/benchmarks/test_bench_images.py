@@ -42,7 +42,7 @@ def bench(digits, folder, task, methods):
     main(
         ["--task", task, "--methods", methods, "--scale", "quick", "--device", "cpu",
          "--data-root", str(digits), "--work", str(folder / "work"),
-         "--pictures", str(folder / "png"), "--out", str(out)]
+         "--images", str(folder / "png"), "--out", str(out)]
     )  # fmt: skip
     return out
 

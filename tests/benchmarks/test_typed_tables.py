@@ -65,7 +65,7 @@ def test_the_command_writes_a_record(tmp_path):
 def test_rows_that_are_not_valid_are_counted():
     table = pd.DataFrame({"c": ["a", "b"] * 20, "n": np.arange(40), "x": np.arange(40) / 8,
                           "g": [None, 1.5] * 20})  # fmt: skip
-    schema = km.Schema.of(table, kinds={"n": "number", "g": "number"})
+    schema = km.Schema.infer(table, kinds={"n": "number", "g": "number"})
     drawn = table.copy()
     assert validity(table, drawn, schema)["dtypes equal"]
     drawn.loc[:9, "c"] = "new"

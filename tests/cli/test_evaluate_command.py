@@ -86,7 +86,7 @@ def test_embeddings_with_their_pictures(tmp_path):
     page = tmp_path / "page.html"
     files = tmp_path / "real.safetensors", tmp_path / "fake.safetensors"
     output = invoke(
-        *files, "--pictures", tmp_path / "real", tmp_path / "fake", *FAST, "--report", page,
+        *files, "--images", tmp_path / "real", tmp_path / "fake", *FAST, "--report", page,
     )  # fmt: skip
     assert "They have too little of" in output
     assert page.read_text().count("<img") >= 1
@@ -110,7 +110,7 @@ def test_folders_of_pictures(tmp_path):
         (["--kernel", "laplace"], "choose one of gaussian"),
         (["--kernel", "cosine", "-v", "0.1"], "for the Gaussian kernel"),
         (["--level", "2"], "between 0 and 1"),
-        (["--pictures", "none", "none"], "give two folders"),
+        (["--images", "none", "none"], "give two folders"),
     ],
 )
 def test_errors_help(folder, arguments, text):

@@ -193,7 +193,7 @@ def test_a_mixture_that_was_better_makes_ids_too():
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"code": [f"{k:04d}-X" for k in range(10, 310)],
                           "a": rng.normal(size=300), "b": rng.normal(size=300)})  # fmt: skip
-    model = TableMixture(km.Schema.of(table), normal, "pandas", "one Gaussian")
+    model = TableMixture(km.Schema.infer(table), normal, "pandas", "one Gaussian")
     new = pd.concat([part.to_pandas() for part in drawn_parts(model, 17_000, seed=0)])
     assert list(new) == ["code", "a", "b"]
     assert new["code"].is_unique

@@ -16,7 +16,7 @@ ROWS = 60
 
 def round_trip(column):
     table = pa.table({"c": column})
-    schema = km.Schema.from_dict(json.loads(json.dumps(km.Schema.of(table).to_dict())))
+    schema = km.Schema.from_dict(json.loads(json.dumps(km.Schema.infer(table).to_dict())))
     return schema, schema.decode(schema.encode(table))["c"].to_pylist()
 
 
@@ -56,14 +56,14 @@ def test_decimals_keep_densities_in_their_units():
     log_derivatives = []
     for column in (near, far):
         table = pa.table({"c": column})
-        schema = km.Schema.of(table)
+        schema = km.Schema.infer(table)
         log_derivatives.append(schema.log_derivative(schema.encode(table)))
     assert log_derivatives[0] == pytest.approx(log_derivatives[1], abs=1e-9)
 
 
 def test_decimals_of_several_tables_are_pooled():
     first, second = (pa.table({"c": decimals(10**20, 2, 999, seed=k)}) for k in (0, 1))
-    schema = km.Schema.of(first, second)
+    schema = km.Schema.infer(first, second)
     for table in (first, second):
         assert schema.decode(schema.encode(table))["c"].to_pylist() == table["c"].to_pylist()
 
@@ -129,5 +129,5 @@ def test_keys_far_from_zero_are_numbered_anew():
 def test_decimal_objects_come_back():
     cells = [Decimal(f"100000000000000000000.{k % 10:02d}") for k in range(ROWS)]
     table = pd.DataFrame({"c": cells})
-    schema = km.Schema.of(table)
+    schema = km.Schema.infer(table)
     pd.testing.assert_frame_equal(schema.decode(schema.encode(table)), table)

@@ -57,7 +57,7 @@ CASES = {
 
 def back(table, rows=None, seed=0):
     """A table after encoding and decoding, with so many rows."""
-    schema = km.Schema.of(table)
+    schema = km.Schema.infer(table)
     encoded = schema.encode(table)
     at = np.arange(len(encoded) if rows is None else rows) % len(encoded)
     return schema, schema.decode(encoded[at], seed=seed)
@@ -140,7 +140,7 @@ def test_numbers_that_are_all_different_by_chance_stay_numbers():
         price=1000 + 5 * rng.permutation(2000)[:ROWS], years=np.delete(np.arange(ROWS + 1), 40),
         steps=np.sort(rng.permutation(2 * ROWS)[:ROWS]), third=np.arange(ROWS) / 4,
     )  # fmt: skip
-    schema = km.Schema.of(table)
+    schema = km.Schema.infer(table)
     assert {schema[name].kind for name in ("price", "years", "steps", "third")} == {"number"}
 
 
@@ -148,7 +148,7 @@ def test_shared_words_are_kept_and_others_are_not():
     rng = np.random.default_rng(0)
     secret = ["".join(rng.choice(list("klmnopqrst"), 9)) for _ in range(ROWS)]
     ids = [f"{name}{k}@{['web.de', 'firm.example'][k % 2]}" for k, name in enumerate(secret)]
-    told = json.dumps(km.Schema.of(with_number(ids)).to_dict())
+    told = json.dumps(km.Schema.infer(with_number(ids)).to_dict())
     assert "firm.example" in told
     assert not [name for name in secret if name in told]
     assert len(told) < 6000
@@ -167,7 +167,7 @@ def test_ids_that_come_back_do_so_as_often_and_gaps_stay():
     ids = [f"P{k:05d}" for k in rng.integers(0, 90_000, 600)]
     ids = [None if k % 5 == 0 else ids[k - k % 3] for k in range(600)]
     table = with_number(ids)
-    schema = km.Schema.of(table, kinds={"code": "key"})
+    schema = km.Schema.infer(table, kinds={"code": "key"})
     drawn = schema.decode(schema.encode(table))
     assert abs(drawn["code"].isna().mean() - 0.2) < 0.06
     assert abs(drawn["code"].nunique() / table["code"].nunique() - 1) < 0.2
@@ -197,7 +197,7 @@ def test_all_columns_come_back_in_their_order_and_type(kind):
         "raw": pa.array([bytes([k % 7]) for k in range(ROWS)]),
     }  # fmt: skip
     table = pa.table(cells)
-    schema = km.Schema.of(table)
+    schema = km.Schema.infer(table)
     drawn = schema.decode(schema.encode(table), frame=kind)
     names = list(drawn) if kind == "dict" else (
         drawn.column_names if kind == "arrow" else list(drawn.columns))  # fmt: skip
@@ -208,7 +208,7 @@ def test_all_columns_come_back_in_their_order_and_type(kind):
 
 def test_older_schemas_still_count():
     table = with_number([f"A-{k:03d}" for k in range(ROWS)])
-    told = km.Schema.of(table).to_dict()
+    told = km.Schema.infer(table).to_dict()
     del told["columns"][0]["pattern"]
     told["columns"][0].update(value=7, prefix="A-", digits=3)
     schema = km.Schema.from_dict(json.loads(json.dumps(told)))

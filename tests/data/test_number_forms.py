@@ -140,7 +140,7 @@ def test_numbers_are_found_and_written_back_to_the_letter(case):
 def test_what_is_no_number_stays_text(case):
     cells = NO_NUMBERS[case]
     assert look_at_numbers(pa.array(cells)).form is None
-    column = km.Schema.of({"x": repeated(cells)})["x"]
+    column = km.Schema.infer({"x": repeated(cells)})["x"]
     assert not isinstance(column, NumberColumn) or column.time
 
 
@@ -149,7 +149,7 @@ def test_what_is_no_number_stays_text(case):
 def test_they_are_numbers_in_any_frame(frame, case):
     cells, expected = NUMBERS[case]
     table = FRAMES[frame]([*repeated(cells), None])
-    schema = km.Schema.of(table)
+    schema = km.Schema.infer(table)
     column = schema["x"]
     assert column.kind == "number"
     assert (column.low, column.high) == (min(expected), max(expected))
@@ -166,7 +166,7 @@ def test_they_are_numbers_in_any_frame(frame, case):
 def test_they_are_numbers_in_polars():
     polars = pytest.importorskip("polars")
     table = polars.DataFrame({"x": repeated(["$1,234.50", None, "-$7.00"])})
-    schema = km.Schema.of(table)
+    schema = km.Schema.infer(table)
     assert schema["x"].kind == "number"
     assert schema.decode(schema.encode(table)).equals(table)
 
@@ -174,26 +174,26 @@ def test_they_are_numbers_in_polars():
 def test_kinds_can_be_said():
     cells = repeated(["$5.00", "$7.50", "$9.25"])
     for kind in ("category", "text"):
-        assert km.Schema.of({"x": cells}, kinds={"x": kind})["x"].kind == kind
+        assert km.Schema.infer({"x": cells}, kinds={"x": kind})["x"].kind == kind
     table = {"x": repeated(["12", "13", "107"])}
-    assert km.Schema.of(table)["x"].kind == "category"
-    schema = km.Schema.of(table, kinds={"x": "number"})
+    assert km.Schema.infer(table)["x"].kind == "category"
+    schema = km.Schema.infer(table, kinds={"x": "number"})
     assert schema["x"].kind == "number"
     assert schema.decode(schema.encode(table)) == table
     with pytest.raises(km.errors.SchemaError, match=r"'ca\. 5' is not a number"):
-        km.Schema.of({"x": ["$5", "$7", "ca. 5"]}, kinds={"x": "number"})
+        km.Schema.infer({"x": ["$5", "$7", "ca. 5"]}, kinds={"x": "number"})
 
 
 def test_marks_among_them_are_gaps():
     table = {"x": repeated(["$5.00", "-", "$7.25", "?", None, "n/a"])}
-    schema = km.Schema.of(table)
+    schema = km.Schema.infer(table)
     assert schema["x"].gaps == pytest.approx(4 / 6, abs=0.02)
     back = schema.decode(schema.encode(table))
     assert back["x"] == repeated(["$5.00", None, "$7.25", None, None, None])
 
 
 def test_what_is_not_in_the_form_is_refused_by_its_cell():
-    schema = km.Schema.of({"x": repeated(["$5.00", "$7.25"])})
+    schema = km.Schema.infer({"x": repeated(["$5.00", "$7.25"])})
     assert schema.encode({"x": ["7.25", "$5"]}).codes[:, 0].tolist() == [2, 1]
     assert schema.encode({"x": [7.25, 5.0]}).codes[:, 0].tolist() == [2, 1]
     for cell in ("€7.25", "ca. 7", "7,25"):
@@ -204,24 +204,24 @@ def test_what_is_not_in_the_form_is_refused_by_its_cell():
 def test_what_keeps_a_column_from_being_numbers_is_said():
     rng = np.random.default_rng(0)
     prices = [f"${v:.2f}" for v in rng.lognormal(6, 1, 200)]
-    schema = km.Schema.of({"price": [*prices, "ca. 5", "free"], "z": [*range(101)] * 2})
+    schema = km.Schema.infer({"price": [*prices, "ca. 5", "free"], "z": [*range(101)] * 2})
     (note,) = schema.remarks
     assert note.startswith("price: 0.99 % of the cells, such as 'ca. 5' and 'free', are not")
     assert "--kind price=category" in note
     assert note in schema.notes()
     assert schema["price"].kind == "text"  # no key, although most are different
-    two = km.Schema.of({"price": repeated(["$5", "€5", "$7"])})
+    two = km.Schema.infer({"price": repeated(["$5", "€5", "$7"])})
     assert two["price"].kind == "category"
     assert "such as '€5', are not numbers written as '$5' is" in two.remarks[0]
     assert km.Schema.from_dict(two.to_dict()).remarks == two.remarks
-    unclear = km.Schema.of({"price": repeated(["$1,234", "$1.234"])})
+    unclear = km.Schema.infer({"price": repeated(["$1,234", "$1.234"])})
     assert "do not have one decimal mark" in unclear.remarks[0]
     for cells in (["red", "green"], ["12", "14"], ["T-1", "T-2"], ["12 Main St", "5 Oak Rd"] * 9):
-        assert not km.Schema.of({"x": repeated(cells)}).remarks
+        assert not km.Schema.infer({"x": repeated(cells)}).remarks
 
 
 def test_numbers_in_a_form_are_told():
-    schema = km.Schema.of({"price": repeated(["$5.00", "$7.25", "$1,000.00"])})
+    schema = km.Schema.infer({"price": repeated(["$5.00", "$7.25", "$1,000.00"])})
     assert "price ($1,000.00)" in schema.notes()[0]
     assert "$5.00 to $1,000.00, 2 decimals" in str(schema)
 
@@ -230,7 +230,7 @@ def test_numbers_in_a_form_are_told():
     {"positive": 5}, {"decimal": "x"}, {"decimals": -1}, {"decimals": "2"}, {"more": 1},
 ])  # fmt: skip
 def test_a_damaged_form_is_refused(saved):
-    schema = km.Schema.of({"x": repeated(["$5.00", "$7.25"])}).to_dict()
+    schema = km.Schema.infer({"x": repeated(["$5.00", "$7.25"])}).to_dict()
     schema["columns"][0]["form"] |= saved
     with pytest.raises(km.errors.SchemaError, match="damaged"):
         km.Schema.from_dict(schema)
@@ -266,7 +266,7 @@ def columns_in_one_form(draw):
 @relaxed
 @given(columns_in_one_form())
 def test_a_column_in_one_form_comes_back_to_the_letter(cells):
-    schema = km.Schema.of({"x": cells})
+    schema = km.Schema.infer({"x": cells})
     assert schema.decode(schema.encode({"x": cells})) == {"x": cells}
     filled = {cell for cell in cells if cell is not None}
     # Marks before three digits alone may be of either kind, and a column of one value is constant.
@@ -284,7 +284,7 @@ PIECES = st.sampled_from(["$", "€", "-", "(", ")", "5", "12", "1,234", "1.5", 
 @given(st.lists(st.lists(PIECES, max_size=5).map("".join), min_size=1, max_size=30))
 def test_any_text_survives(cells):
     """It is encoded, and comes back to the letter, or as the same numbers in their usual form."""
-    schema = km.Schema.of({"x": cells}, kinds=None)
+    schema = km.Schema.infer({"x": cells}, kinds=None)
     column = schema["x"]
     encoded = schema.encode({"x": cells})
     back = schema.decode(encoded)["x"]
@@ -303,7 +303,7 @@ def test_any_text_survives(cells):
 )
 def test_numbers_in_an_unknown_form_are_said_and_never_made_up(form):
     cells = [form.format(v, v + 1) for v in np.random.default_rng(0).lognormal(6, 1, 200)]
-    schema = km.Schema.of({"x": cells})
+    schema = km.Schema.infer({"x": cells})
     assert schema["x"].kind == "text"
     assert "in a form that is not known" in schema.notes()[0]
 
@@ -319,7 +319,7 @@ def test_marks_of_gaps_among_written_numbers_and_times_are_gaps_for_a_schema(end
     elif ending == ".parquet":
         pa.parquet.write_table(table, path)
     source = table if ending == "memory" else path
-    schema = km.Schema.of(source)
+    schema = km.Schema.infer(source)
     frame, _ = read_frame(source, schema.reading())
     assert {n: c.null_count for n, c in frame.columns.items()} == {
         "money": 12,

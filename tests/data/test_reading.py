@@ -240,7 +240,7 @@ def test_hostile_names_are_names_and_nothing_more(tmp_path):
     table.to_csv(path, index=False)
     frame, _ = read_frame(path)
     assert list(frame.columns) == names
-    schema = km.Schema.of(frame)
+    schema = km.Schema.infer(frame)
     assert schema.names == tuple(names)
     assert schema.decode(schema.encode(table)).equals(table)
 
@@ -337,7 +337,7 @@ def test_excel_is_read(sheet):
     text, _ = read_frame(path, Reading(columns=("ort",)))
     assert cells(text)["ort"][0] == "Köln"
     assert "2" not in cells(text)["ort"], "nothing is computed"
-    schema = km.Schema.of(path)
+    schema = km.Schema.infer(path)
     assert schema["tag"].kind == "time"
     assert schema["x"].gaps == 0.25
 

@@ -34,21 +34,21 @@ KINDS = {"id": "key", "color": "category", "rooms": "category", "price": "number
 
 
 def test_kinds_are_found():
-    assert {c.name: c.kind for c in km.Schema.of(TABLE)} == KINDS
+    assert {c.name: c.kind for c in km.Schema.infer(TABLE)} == KINDS
 
 
 def test_kinds_can_be_said():
     given = {"rooms": "number", "price": "category", "color": "text", "sold": "key"}
-    schema = km.Schema.of(TABLE, kinds=given)
+    schema = km.Schema.infer(TABLE, kinds=given)
     assert {n: schema[n].kind for n in given} == given
-    assert km.Schema.of(TABLE, category_up_to=3)["rooms"].kind == "number"
+    assert km.Schema.infer(TABLE, category_up_to=3)["rooms"].kind == "number"
     words = pd.DataFrame({"n": ["1.5", "2", "10", None]})
-    assert km.Schema.of(words, kinds={"n": "number"})["n"].high == 10
+    assert km.Schema.infer(words, kinds={"n": "number"})["n"].high == 10
 
 
 def test_types_that_are_not_known_are_left_out():
     lists = pa.table({"l": [[1], [2, 3]], "b": [b"x", b"y"], "n": [1.5, 2.5]})
-    schema = km.Schema.of(lists)
+    schema = km.Schema.infer(lists)
     assert [c.kind for c in schema] == ["text", "text", "number"]
     back = schema.decode(schema.encode(lists))
     assert back.column_names == ["l", "b", "n"]
@@ -57,7 +57,7 @@ def test_types_that_are_not_known_are_left_out():
 
 def test_a_file_is_a_table(tmp_path):
     TABLE.to_csv(tmp_path / "t.csv", index=False)
-    schema = km.Schema.of(tmp_path / "t.csv")
+    schema = km.Schema.infer(tmp_path / "t.csv")
     kinds = {c.name: c.kind for c in schema}
     assert kinds == KINDS
     codes = schema.encode(tmp_path / "t.csv").codes
@@ -66,34 +66,34 @@ def test_a_file_is_a_table(tmp_path):
 
 
 def test_columns_are_chosen():
-    assert km.Schema.of(TABLE, columns=["price", "color"]).names == ("price", "color")
-    assert "id" not in km.Schema.of(TABLE, exclude=["id"]).names
+    assert km.Schema.infer(TABLE, columns=["price", "color"]).names == ("price", "color")
+    assert "id" not in km.Schema.infer(TABLE, exclude=["id"]).names
 
 
 def test_atoms_are_values_of_many_rows():
-    column = km.Schema.of(TABLE)["gain"]
+    column = km.Schema.infer(TABLE)["gain"]
     assert column.atoms.tolist() == [0]
     assert column.continuous == pytest.approx((TABLE["gain"] != 0).mean())
     assert column.code_names == ("(continuous)", "0")
-    assert km.Schema.of(TABLE, atoms_up_to=0, atom_share=1)["gain"].atoms.size == 0
+    assert km.Schema.infer(TABLE, atoms_up_to=0, atom_share=1)["gain"].atoms.size == 0
 
 
 def test_a_date_that_could_be_two_is_the_one_that_fits_all():
     ends = pd.DataFrame({"d": ["01/02/2020", "03/04/2021", "31/12/2020"]})
-    assert km.Schema.of(ends)["d"].text == ("%d/%m/%Y", "s")
+    assert km.Schema.infer(ends)["d"].text == ("%d/%m/%Y", "s")
     ends = pd.DataFrame({"d": ["01/02/2020", "03/04/2021", "12/31/2020"]})
-    assert km.Schema.of(ends)["d"].text == ("%m/%d/%Y", "s")
+    assert km.Schema.infer(ends)["d"].text == ("%m/%d/%Y", "s")
 
 
 @pytest.mark.parametrize("text", ["2020-1-5", "2020-13-01", "20200101", "5 o'clock am"])
 def test_what_would_not_be_written_back_alike_is_no_date(text):
     table = pd.DataFrame({"d": ["2020-01-01", text]})
-    assert km.Schema.of(table)["d"].kind != "time"
+    assert km.Schema.infer(table)["d"].kind != "time"
 
 
 def test_positions_give_atoms_their_number_and_gaps_none():
     table = pd.DataFrame({"x": [0.0] * 50 + list(np.linspace(1, 5, 50)) + [math.nan]})
-    schema = km.Schema.of(table)
+    schema = km.Schema.infer(table)
     found = schema.positions(schema.encode(table))[:, 0]
     assert (found[:50] < found[50:100].min()).all()
     assert found[-1] == 0
@@ -102,7 +102,7 @@ def test_positions_give_atoms_their_number_and_gaps_none():
 def test_log_densities_are_in_the_users_units():
     seconds = np.sort(RNG.choice(10**6, 400, replace=False))
     days = pd.DataFrame({"t": pd.to_datetime(seconds, unit="s"), "x": seconds / 7})
-    schema = km.Schema.of(days)
+    schema = km.Schema.infer(days)
     encoded = schema.encode(days)
     found = schema.log_derivative(encoded)
     inner = slice(100, 300)
@@ -114,7 +114,7 @@ def test_log_densities_are_in_the_users_units():
 
 
 def test_a_schema_is_saved_and_loaded(tmp_path):
-    schema = km.Schema.of(TABLE)
+    schema = km.Schema.infer(TABLE)
     schema.save(tmp_path / "schema.json")
     again = km.Schema.load(tmp_path / "schema.json")
     assert again.to_dict() == schema.to_dict()
@@ -131,7 +131,7 @@ def test_a_schema_is_saved_and_loaded(tmp_path):
     ],
 )
 def test_a_damaged_schema_is_refused(tmp_path, change, message):
-    saved = {**km.Schema.of(TABLE).to_dict(), **change}
+    saved = {**km.Schema.infer(TABLE).to_dict(), **change}
     (tmp_path / "s.json").write_text(json.dumps(saved))
     with pytest.raises(SchemaError, match=message):
         km.Schema.load(tmp_path / "s.json")
@@ -159,11 +159,11 @@ REFUSED = {
 def test_a_table_that_does_not_match_is_refused(fault):
     table, message = REFUSED[fault]
     with pytest.raises(SchemaError, match=message):
-        km.Schema.of(TABLE).encode(table)
+        km.Schema.infer(TABLE).encode(table)
 
 
 def test_unseen_values_and_gaps_may_be_unknown():
-    schema = km.Schema.of(TABLE, fold_below=1)
+    schema = km.Schema.infer(TABLE, fold_below=1)
     other = TABLE.assign(color="pink", rooms=[None] + [1] * (ROWS - 1))
     codes = schema.encode(other, unseen="unknown").codes
     names = [c.name for c in schema.modelled]
@@ -175,7 +175,7 @@ def test_unseen_values_and_gaps_may_be_unknown():
 
 
 def test_columns_may_come_in_another_order_and_type():
-    schema = km.Schema.of(TABLE)
+    schema = km.Schema.infer(TABLE)
     turned = TABLE[TABLE.columns[::-1]].assign(rooms=TABLE["rooms"].astype(float))
     assert (schema.encode(turned).codes == schema.encode(TABLE).codes).all()
     assert schema.encode(TABLE.assign(more=1), extra=True).codes.shape == (ROWS, 7)
@@ -184,14 +184,14 @@ def test_columns_may_come_in_another_order_and_type():
 def test_tables_are_pooled_into_a_type_that_holds_both():
     first = pd.DataFrame({"a": [1, 2] * 20, "b": [None] * 40})
     second = pd.DataFrame({"a": [0.5, None] * 20, "b": ["x", "y"] * 20})
-    schema = km.Schema.of(first, second)
+    schema = km.Schema.infer(first, second)
     assert schema["a"].low == 0.5
     assert schema["a"].gaps == 0.25
     assert len(schema.encode(first)) == len(schema.encode(second)) == 40
     with pytest.raises(SchemaError, match="Column a holds"):
-        km.Schema.of(first, pd.DataFrame({"a": ["x"], "b": ["x"]}))
+        km.Schema.infer(first, pd.DataFrame({"a": ["x"], "b": ["x"]}))
     with pytest.raises(SchemaError, match="only table 1 has a, b; only table 2 has c"):
-        km.Schema.of(first, pd.DataFrame({"c": [1]}))
+        km.Schema.infer(first, pd.DataFrame({"c": [1]}))
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_tables_are_pooled_into_a_type_that_holds_both():
 )
 def test_what_is_no_table_is_refused(table, message):
     with pytest.raises(SchemaError, match=message):
-        km.Schema.of(table)
+        km.Schema.infer(table)
 
 
 @pytest.mark.parametrize(
@@ -238,11 +238,11 @@ def test_what_is_no_table_is_refused(table, message):
 )
 def test_options_that_cannot_be_followed_are_refused(options, error, message):
     with pytest.raises(error, match=message):
-        km.Schema.of(TABLE, **options)
+        km.Schema.infer(TABLE, **options)
 
 
 def test_what_is_decoded_is_checked():
-    schema = km.Schema.of(TABLE)
+    schema = km.Schema.infer(TABLE)
     encoded = schema.encode(TABLE)
     wrong = {
         "codes of column": (encoded.codes + 1000, encoded.values),
@@ -259,7 +259,7 @@ def test_what_is_decoded_is_checked():
 def test_values_that_stand_out_of_their_neighbours_are_atoms():
     rng = np.random.default_rng(0)
     paid = np.concatenate([rng.uniform(0, 9000, 9970).round(2), np.full(30, 4500.0)])
-    (column,) = km.Schema.of({"paid": paid}).numbers
+    (column,) = km.Schema.infer({"paid": paid}).numbers
     assert column.atoms.tolist() == [4500.0]
-    (plain,) = km.Schema.of({"paid": paid[:9970]}).numbers
+    (plain,) = km.Schema.infer({"paid": paid[:9970]}).numbers
     assert len(plain.atoms) == 0

@@ -125,7 +125,7 @@ def test_the_schema_is_printed_as_a_table():
     from rich.console import Console
 
     table = pd.DataFrame({"[red]a": ["x", "y"] * 10, "b": [0.5, 1.25] * 10})
-    schema = Schema.of(table)
+    schema = Schema.infer(table)
     console = Console(width=100)
     with console.capture() as shown:
         console.print(schema)
@@ -137,7 +137,7 @@ def test_the_schema_is_printed_as_a_table():
 @relaxed
 @given(tables())
 def test_any_table_comes_back(table):
-    schema = Schema.of(table)
+    schema = Schema.infer(table)
     check(table, schema)
     again = Schema.from_dict(json.loads(json.dumps(schema.to_dict(), ensure_ascii=False)))
     assert str(again) == str(schema)
@@ -151,8 +151,8 @@ def test_a_schema_is_a_symmetric_function_of_pooled_rows(table, seed):
     order = rng.permutation(len(table))
     cut = int(rng.integers(0, len(table) + 1))
     mixed = table.iloc[order]
-    pooled = Schema.of(mixed[:cut], mixed[cut:])
-    turned = Schema.of(mixed[cut:], mixed[:cut])
+    pooled = Schema.infer(mixed[:cut], mixed[cut:])
+    turned = Schema.infer(mixed[cut:], mixed[:cut])
     assert pooled.to_dict() == turned.to_dict()
     check(table, pooled)
 
@@ -160,7 +160,7 @@ def test_a_schema_is_a_symmetric_function_of_pooled_rows(table, seed):
 @relaxed
 @given(tables())
 def test_encoded_tables_are_sound(table):
-    schema = Schema.of(table)
+    schema = Schema.infer(table)
     encoded = schema.encode(table)
     assert encoded.codes.dtype == np.int64
     assert encoded.codes.shape == (len(table), len(schema.modelled))
@@ -183,7 +183,7 @@ def test_encoded_tables_are_sound(table):
 @given(tables(), st.integers(0, 2**32 - 1))
 def test_any_codes_and_scores_decode_to_valid_cells(table, seed):
     """What a model may draw: values of the column, whole numbers whole, inside the range."""
-    schema = Schema.of(table)
+    schema = Schema.infer(table)
     encoded = schema.encode(table)
     rng = np.random.default_rng(seed)
     codes = rng.integers(0, np.array(schema.code_counts, int), size=(40, len(schema.modelled)))
@@ -206,14 +206,14 @@ def test_any_codes_and_scores_decode_to_valid_cells(table, seed):
 def test_one_row_or_two(rows):
     table = pd.DataFrame({"a": [1.5, 2.5], "b": ["x", "y"], "c": [None, "z"], "d": [None, None]})
     table = table.assign(when=pd.to_datetime(["2020-01-01", "2021-05-06"]))[:rows]
-    check(table, Schema.of(table))
+    check(table, Schema.infer(table))
 
 
 def test_a_thousand_columns():
     rng = np.random.default_rng(0)
     kinds = [lambda: rng.normal(size=8).round(2), lambda: rng.choice(["a", "b"], 8)]
     many = pa.table({f"c{k}": kinds[k % 2]() for k in range(1100)})
-    schema = Schema.of(many)
+    schema = Schema.infer(many)
     assert schema.decode(schema.encode(many)).equals(many)
 
 
@@ -224,7 +224,7 @@ def test_five_thousand_columns_of_every_kind(data):
     n = data.draw(st.integers(1, 12))
     every = [maker(data.draw, n) for maker in MAKERS.values()]
     many = pd.DataFrame({f"c{k}": every[k % len(every)] for k in range(5000)})
-    check(many, Schema.of(many))
+    check(many, Schema.infer(many))
 
 
 @pytest.mark.parametrize("kind", ["arrow", "dict"])
@@ -243,7 +243,7 @@ def test_other_frames_come_back_as_they_were(kind):
         "nothing": pa.nulls(36),
     })  # fmt: skip
     given = table if kind == "arrow" else {n: table[n].to_pylist() for n in table.column_names}
-    schema = Schema.of(given, atoms_up_to=0)
+    schema = Schema.infer(given, atoms_up_to=0)
     back = schema.decode(schema.encode(given))
     if kind == "arrow":
         assert back.schema == table.schema
@@ -266,7 +266,7 @@ def test_polars_tables_come_back_as_they_were():
         "level": polars.Series(["lo", "hi", "mid"] * 20, dtype=polars.Enum(["lo", "mid", "hi"])),
         "c": polars.Series(["u", "v"] * 30, dtype=polars.Categorical),
     })  # fmt: skip
-    schema = Schema.of(table)
+    schema = Schema.infer(table)
     back = schema.decode(schema.encode(table))
     assert back.schema == table.schema
     assert back.equals(table)
@@ -276,7 +276,7 @@ def test_arrays_and_tensors_are_tables_of_numbers():
     import torch
 
     values = torch.arange(60.0).reshape(20, 3)
-    schema = Schema.of(values, kinds=dict.fromkeys(("x0", "x1", "x2"), "number"))
+    schema = Schema.infer(values, kinds=dict.fromkeys(("x0", "x1", "x2"), "number"))
     back = schema.decode(schema.encode(values))
     assert (back == values.numpy()).all()
     codes, scores = schema.encode(values).tensors()
@@ -286,7 +286,7 @@ def test_arrays_and_tensors_are_tables_of_numbers():
 
 def test_objects_of_several_types_keep_their_types():
     table = pd.DataFrame({"m": pd.Series([1, "1", 1.5, True, None] * 5, dtype=object)})
-    back = Schema.of(table).decode(Schema.of(table).encode(table))
+    back = Schema.infer(table).decode(Schema.infer(table).encode(table))
     kinds = [type(c) for c in back["m"]]
     assert kinds == [type(c) for c in table["m"]]
     assert back["m"].tolist() == table["m"].tolist()
@@ -303,7 +303,7 @@ def test_keys_are_made_anew():
         "code": [f"AB-{k:05d}" for k in range(7, 7 + n)],
         "word": [f"{'xyz'[k % 3]}{k}q" for k in range(n)],
     })  # fmt: skip
-    schema = Schema.of(table)
+    schema = Schema.infer(table)
     assert [c.kind for c in schema] == ["key"] * 4
     back = schema.decode(schema.encode(table)[: n - 1])
     assert back["row"].tolist() == list(range(100 + n, 99 + 2 * n))
@@ -320,7 +320,7 @@ def test_free_text_comes_back_empty():
     rng = np.random.default_rng(0)
     words = [" ".join(rng.choice(["lorem", "ipsum", "dolor"], 15)) for _ in range(50)]
     table = pd.DataFrame({"comment": words, "stars": rng.integers(1, 6, 50)})
-    schema = Schema.of(table)
+    schema = Schema.infer(table)
     assert schema["comment"].kind == "text"
     assert "Left out as free text: comment." in schema.notes()
     back = schema.decode(schema.encode(table))
@@ -331,7 +331,7 @@ def test_free_text_comes_back_empty():
 
 def test_folded_values_come_back_as_other():
     table = pd.DataFrame({"w": ["a"] * 10 + ["b"] * 10 + ["rare"]})
-    schema = Schema.of(table, fold_below=2)
+    schema = Schema.infer(table, fold_below=2)
     back = schema.decode(schema.encode(table, unseen="other"))
     assert back["w"].tolist() == ["a"] * 10 + ["b"] * 10 + ["other"]
 
@@ -341,7 +341,7 @@ def test_numbers_of_more_than_twelve_digits_come_back_to_a_part_in_a_million_mil
     for x in (rng.normal(size=200), 1e9 + rng.normal(size=200), rng.standard_cauchy(200),
               np.exp(rng.normal(0, 40, 200)), rng.integers(-(2**62), 2**62, 200)):  # fmt: skip
         table = pd.DataFrame({"x": x})
-        schema = Schema.of(table)
+        schema = Schema.infer(table)
         back = schema.decode(schema.encode(table))
         column = schema["x"].map
         spread = np.abs(x.astype(float) - column.middle) + column.scale
@@ -354,6 +354,6 @@ def test_numbers_of_more_than_twelve_digits_come_back_to_a_part_in_a_million_mil
 @pytest.mark.parametrize("values", [[0, 0], [3, 3, 3], [3, 5] * 20])
 def test_durations_come_back_be_they_constant_or_not(values, unit):
     table = pd.DataFrame({"a": pd.to_timedelta(values, unit=unit), "b": range(len(values))})
-    schema = Schema.of(table)
+    schema = Schema.infer(table)
     back = schema.decode(schema.encode(table))
     assert back["a"].equals(table["a"])

@@ -24,7 +24,7 @@ def table(zone=None, unit="us", shift=0):
 
 @pytest.mark.parametrize(("first", "second"), [*itertools.product(ZONES, ZONES)])
 def test_zones_do_not_change_an_instant(first, second):
-    schema = km.Schema.of(table(first))
+    schema = km.Schema.infer(table(first))
     own, other = schema.encode(table(first)), schema.encode(table(second))
     assert (own.codes == other.codes).all()
     assert (own.values == other.values).all()
@@ -37,7 +37,7 @@ def test_zones_do_not_change_an_instant(first, second):
 
 @pytest.mark.parametrize(("first", "second"), [*itertools.product(UNITS, UNITS)])
 def test_pooled_times_have_the_zone_of_the_first_and_the_finest_unit(first, second):
-    pooled = km.Schema.of(table("Asia/Tokyo", first), table("UTC", second))
+    pooled = km.Schema.infer(table("Asia/Tokyo", first), table("UTC", second))
     finest = max(first, second, key=UNITS.index)
     assert pooled["t"].type.arrow == f"timestamp[{finest}, tz=Asia/Tokyo]"
 
@@ -46,17 +46,17 @@ def test_pooled_times_have_the_zone_of_the_first_and_the_finest_unit(first, seco
 def test_times_without_a_zone_are_not_mixed_with_instants(zone):
     naive, zoned = table(), table(zone)
     for known, new in ((naive, zoned), (zoned, naive)):
-        schema = km.Schema.of(known)
+        schema = km.Schema.infer(known)
         with pytest.raises(SchemaError, match=r"column t: times have a zone .*tz_localize"):
             schema.encode(new)
         with pytest.raises(SchemaError, match=rf"Column t: times have a zone \({zone}\)"):
-            km.Schema.of(known, new)
+            km.Schema.infer(known, new)
         with pytest.raises(SchemaError, match=r"Column t: times have a zone"):
             km.compare(known, new, permutations=20, jackknife_groups=0, strict=True)
         found = km.compare(known, new, permutations=20, jackknife_groups=0)
         assert "t" not in found.columns
         assert "t (timestamp[" in found.reading_notes[0]
-    km.Schema.of(naive).encode(zoned.assign(t=zoned["t"].dt.tz_localize(None)))
+    km.Schema.infer(naive).encode(zoned.assign(t=zoned["t"].dt.tz_localize(None)))
 
 
 def irregular(zone, unit="us"):
@@ -116,7 +116,7 @@ def test_a_time_set_for_samples_is_in_the_zone_of_the_column(written, tmp_path):
 
 
 def test_dates_are_not_said_to_do_where_a_zone_is_needed():
-    schema = km.Schema.of(table("Asia/Tokyo"))
+    schema = km.Schema.infer(table("Asia/Tokyo"))
     dates = table().assign(t=table()["t"].dt.strftime("%Y-%m-%d") + " ?")
     with pytest.raises(SchemaError) as raised:
         schema.encode(dates)

@@ -20,7 +20,7 @@ TABLE = pd.DataFrame({
 
 
 def pieces():
-    schema = km.Schema.of(TABLE, kinds={"whole": "number"})
+    schema = km.Schema.infer(TABLE, kinds={"whole": "number"})
     encoded = schema.encode(TABLE)
     for start in range(0, 40, 15):
         yield schema.decode(encoded[start : start + 15], "arrow")

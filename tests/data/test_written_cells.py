@@ -52,7 +52,7 @@ def test_codes_stay_text(case, ending, tmp_path):
     assert frame.columns["c"].to_pylist() == expected
     assert str(frame.columns["n"].type) == "int64"
     assert len([n for n in notes if "digits of c are text" in n and "--kind c=number" in n]) == 1
-    schema = km.Schema.of(frame)
+    schema = km.Schema.infer(frame)
     assert schema["c"].kind == "category"
     assert set(schema["c"].values) == {c for c in expected if c}
     again = schema.decode(schema.encode(frame), "arrow")
@@ -102,20 +102,20 @@ def test_codes_are_alike_in_several_files(tmp_path):
     for order in ([first, second], [second, first]):
         frames = [frame for frame, _ in read_alike(order)]
         assert {str(f.columns["c"].type) for f in frames} == {"string"}
-        assert km.Schema.of(*order)["c"].values == ("01067", "50667", "53111")
+        assert km.Schema.infer(*order)["c"].values == ("01067", "50667", "53111")
         assert read_frame(order)[0].columns["c"].null_count == 0
         found = km.compare(*order, permutations=20, jackknife_groups=0)
         assert "c" in [c.column for c in found.verdict.columns]
-    schema = km.Schema.of(first)
+    schema = km.Schema.infer(first)
     assert schema.encode(second, unseen="unknown").codes[0, 1] == 1
     words = column(tmp_path / "c.csv", repeated("x", "y"))
     with pytest.raises(km.errors.SchemaError, match="holds int64 and string"):
-        km.Schema.of(second, words)
+        km.Schema.infer(second, words)
 
 
 def test_schemas_that_took_codes_for_numbers_read_them_so(tmp_path):
     path = column(tmp_path / "t.csv", repeated("01067", "50667"))
-    old = km.Schema.of({"n": [k * k for k in range(ROWS)], "c": [1067, 50667] * (ROWS // 2)})
+    old = km.Schema.infer({"n": [k * k for k in range(ROWS)], "c": [1067, 50667] * (ROWS // 2)})
     saved = json.loads(json.dumps(old.to_dict()))
     encoded = km.Schema.from_dict(saved).encode(path)
     assert encoded.codes[:2, -1].tolist() == [0, 1]

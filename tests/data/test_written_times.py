@@ -31,11 +31,11 @@ def test_dates_without_zeros_and_months_are_times(case, tmp_path):
     form, cells = UNPADDED[case]
     assert text_format(pa.array(sorted(set(cells)))) == (form, "s")
     table = pd.DataFrame({"c": cells})
-    schema = km.Schema.of(table)
+    schema = km.Schema.infer(table)
     assert schema["c"].kind == "time"
     assert schema.decode(schema.encode(table))["c"].tolist() == cells
     table.to_csv(tmp_path / "t.csv", index=False)
-    assert km.Schema.of(tmp_path / "t.csv")["c"].kind == "time"
+    assert km.Schema.infer(tmp_path / "t.csv")["c"].kind == "time"
 
 
 SLASHED = {
@@ -56,7 +56,7 @@ def test_dates_as_people_write_them_are_times_and_gaps_among_them_are_gaps(case,
     cells = [cell if k % 7 else "-" for k, cell in enumerate(cells)]
     path = tmp_path / "t.csv"
     pd.DataFrame({"c": cells, "k": 1.5}).to_csv(path, index=False)
-    schema = km.Schema.of(path)
+    schema = km.Schema.infer(path)
     gaps = cells.count("-") / ROWS
     assert (schema["c"].kind, schema["c"].gaps, schema.notes()[1:]) == ("time", gaps, [])
     back = schema.decode(schema.encode(path), "dict")["c"]
@@ -65,7 +65,7 @@ def test_dates_as_people_write_them_are_times_and_gaps_among_them_are_gaps(case,
 
 def test_dates_that_may_be_turned_around_are_said_to_be_so():
     both = [f"{d:%m/%d/%Y}" for d in DAYS if d.day <= 12]
-    (note,) = km.Schema.of({"c": both}).notes()
+    (note,) = km.Schema.infer({"c": both}).notes()
     assert "may begin with the day or with the month" in note
     assert "taken for the month first" in note
     firsts = [f"1/{k % 12 + 1}/20{k // 12 + 10}" for k in range(60)]
@@ -83,18 +83,18 @@ def test_dates_that_may_be_turned_around_are_said_to_be_so():
 )
 def test_dates_with_one_that_is_none_are_said_and_never_made_up(odd, said):
     cells = [odd, *map(str, DAYS)]
-    schema = km.Schema.of({"c": cells})
+    schema = km.Schema.infer({"c": cells})
     assert schema["c"].kind == "text"
     assert any(said in note for note in schema.notes())
     weeks = [f"{d:%G-W%V} {k}:00" for k, d in enumerate(DAYS)]
-    schema = km.Schema.of({"c": weeks})
+    schema = km.Schema.infer({"c": weeks})
     assert (schema["c"].kind, "not in a way that is known" in schema.notes()[0]) == ("text", True)
 
 
 def test_months_are_the_nearest():
     cells = [f"20{k // 12 + 10}-{k % 12 + 1:02d}" for k in range(120)]
     table = pd.DataFrame({"c": cells})
-    schema = km.Schema.of(table, atoms_up_to=0, atom_share=1)
+    schema = km.Schema.infer(table, atoms_up_to=0, atom_share=1)
     encoded = schema.encode(table)
     column = schema["c"]
     steps = column.map.inverse(encoded.values[:, 0])
@@ -150,7 +150,7 @@ def test_one_way_that_fits_both_tables_is_taken():
     frames, notes = with_same_times([as_frame(first), as_frame(second)])
     assert not notes
     assert frames[0].columns["day"].to_pylist() == first["day"].tolist()
-    assert km.Schema.of(first, second)["day"].text == ("%d/%m/%Y", "s")
+    assert km.Schema.infer(first, second)["day"].text == ("%d/%m/%Y", "s")
 
 
 def test_instants_and_times_without_a_zone_stay_apart_as_text_too():
@@ -180,18 +180,18 @@ GIVEN = {"t": ["2020-01-05"], "z": ["2020-01-05T00:00:00+09:00"], "d": ["2020-01
 
 
 def test_text_is_read_where_times_are_needed():
-    schema = km.Schema.of(TIMES)
+    schema = km.Schema.infer(TIMES)
     assert (schema.encode(GIVEN).values == schema.encode(TIMES[4:5]).values).all()
 
 
 @pytest.mark.parametrize(("name", "text"), [("t", "x"), ("z", "2020-01-05"), ("d", "5.1.2020")])
 def test_text_that_is_no_time_is_named(name, text):
     with pytest.raises(SchemaError, match=rf"column {name}: '{text}' .* 2024-01-31"):
-        km.Schema.of(TIMES).encode({**GIVEN, name: [text]})
+        km.Schema.infer(TIMES).encode({**GIVEN, name: [text]})
 
 
 def test_gaps_of_pandas_are_gaps():
     given = {**GIVEN, "t": [pd.NaT]}
-    assert km.Schema.of(TIMES).encode(given, unseen="unknown").codes.tolist() == [[-1, 0, 0]]
+    assert km.Schema.infer(TIMES).encode(given, unseen="unknown").codes.tolist() == [[-1, 0, 0]]
     with pytest.raises(SchemaError, match="column t: 1 values are missing"):
-        km.Schema.of(TIMES).encode(given)
+        km.Schema.infer(TIMES).encode(given)

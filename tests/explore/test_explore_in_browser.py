@@ -267,7 +267,7 @@ def odd_names(run, tmp_path_factory):
     table = pd.DataFrame(rng.normal(size=(300, 3)), columns=names)
     table["text"] = "@SUM(1)"
     table["toString"] = 2**60 + 1 + 2 * rng.permutation(10**4)[:300]
-    schema = Schema.of(table, kinds={"toString": "number"})
+    schema = Schema.infer(table, kinds={"toString": "number"})
     assert schema["toString"].origin % 2 == 1, "no float"
     config = {"contest": True, "data": "odd.csv", "schema": schema.to_dict()}
     folder = copied_run(run, tmp_path_factory.mktemp("odd") / "run", **config)

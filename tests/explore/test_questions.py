@@ -39,7 +39,7 @@ def gaussian(table, mean, deviations):
         torch.ones(1).double(), torch.tensor([mean]).double(),
         torch.tensor([deviations]).double() ** 2,
     )  # fmt: skip
-    return TableMixture(Schema.of(table), mixture, "pandas", "one Gaussian")
+    return TableMixture(Schema.infer(table), mixture, "pandas", "one Gaussian")
 
 
 def test_answers_are_what_the_library_computes(model, questions):

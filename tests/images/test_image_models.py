@@ -190,7 +190,7 @@ def test_neighbourhoods_against_a_plain_loop():
     assert found.recall == pytest.approx(float((between <= own[:, None]).any(0).float().mean()))
     shared = neighbour_scores(real, made, k)
     assert astuple(found) == shared[:4], "the definition is that of km.evaluate"
-    with pytest.raises(OptionError, match="neighbours=30"):
+    with pytest.raises(OptionError, match="neighbors=30"):
         neighbourhoods(real, made, 30)
 
 

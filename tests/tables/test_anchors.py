@@ -21,7 +21,7 @@ def bills(rows=1500, seed=0):
 
 def test_anchors_are_the_numbers_that_a_column_is_correlated_with():
     table = bills()
-    schema = Schema.of(table)
+    schema = Schema.infer(table)
     found = find_anchors(schema, schema.encode(table))
     assert [set(row) for row in found] == [{"b", "c"}, set(), {"a", "c"}, {"a", "b"}]
     places = anchor_places(schema, found)
@@ -35,7 +35,7 @@ def test_anchors_are_the_numbers_that_a_column_is_correlated_with():
     [{"a": [1.5, 2.5, 3.5] * 5}, {"a": [0.5, 1.25] * 9, "b": [0.5] * 18}, {"a": ["x", "y"] * 9}],
 )
 def test_tables_without_anchors(table):
-    schema = Schema.of(table)
+    schema = Schema.infer(table)
     found = find_anchors(schema, schema.encode(table))
     assert not any(found)
     assert TableLayout.of(schema, (), found).anchors == ()
@@ -44,7 +44,7 @@ def test_tables_without_anchors(table):
 @torch.no_grad()
 def test_an_anchor_that_is_not_seen_moves_nothing():
     table = bills(100)
-    schema = Schema.of(table)
+    schema = Schema.infer(table)
     encoded = schema.encode(table)
     layout = TableLayout.of(schema, (), find_anchors(schema, encoded))
     torch.manual_seed(0)

@@ -147,7 +147,7 @@ def test_scores_of_real_rows_are_the_same_beside_every_generator(kind):
         )
     if kind == "array":
         real, *others = (torch.from_numpy(frame.to_numpy()) for frame in (real, *others))
-    few = {"permutations": 10, "rank": 40, "neighbours": 3}
+    few = {"permutations": 10, "rank": 40, "neighbors": 3}
     found = [_of_real(km.evaluate(real, other, **few)) for other in others]
     assert set(found[0]) == {"vendi_real", "rke_real"}
     assert all(other == found[0] for other in found)
@@ -245,7 +245,7 @@ def test_other_kernels_and_bad_options():
     found = km.evaluate(x[:60], x[60:], kernel=km.CosineKernel(), **QUICK)
     assert "Cosine" in found.kernel
     for options, text in (
-        ({"level": 2}, "level"), ({"neighbours": 0}, "neighbours"), ({"rank": 0}, "rank"),
+        ({"level": 2}, "level"), ({"neighbors": 0}, "neighbors"), ({"rank": 0}, "rank"),
         ({"permutations": 0}, "permutations"), ({"eta": -1}, "eta=-1"),
         ({"v": "foo"}, "median, silverman, stable"), ({"v": "foo"}, "one of auto"),
         ({"v": 0.1, "kernel": km.CosineKernel()}, "v and kernel are both given"),

@@ -51,7 +51,7 @@ class Truth:
 
 def test_the_pairs_that_depend_most_and_no_times():
     data = table()
-    schema = km.Schema.of(data)
+    schema = km.Schema.infer(data)
     pairs = strongest_pairs(schema, schema.encode(data))
     assert {frozenset(p) for p in pairs[:2]} == {frozenset({"sex", "size"}),
                                                 frozenset({"size", "weight"})}  # fmt: skip
@@ -61,7 +61,7 @@ def test_the_pairs_that_depend_most_and_no_times():
 
 def test_shares_of_the_model_lie_on_those_of_the_data_if_it_is_right():
     data = table()
-    schema = km.Schema.of(data)
+    schema = km.Schema.infer(data)
     model = Truth(schema)
     found = conditionals_of(model, schema, as_frame(data), schema.encode(data))
     by_sex = next(row for row in found if row[0].given.startswith("sex") and
@@ -89,7 +89,7 @@ def test_shares_of_the_model_lie_on_those_of_the_data_if_it_is_right():
 
 def test_thirds_of_a_number_are_named_by_their_ends():
     data = table()
-    schema = km.Schema.of(data[["size", "weight"]])
+    schema = km.Schema.infer(data[["size", "weight"]])
     frame = as_frame(data[["size", "weight"]])
     (row,) = conditionals_of(Truth(schema), schema, frame, schema.encode(frame))
     assert len(row) == 3

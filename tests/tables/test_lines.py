@@ -36,7 +36,7 @@ def invoices(rows=600, seed=0):
 
 
 def lines_of(table, **options):
-    schema = Schema.of(table)
+    schema = Schema.infer(table)
     return schema, find_lines(schema, schema.encode(table), **options)
 
 
@@ -334,7 +334,7 @@ def test_maps_are_those_of_columns(scale):
 def test_missing_and_unseen_numbers_tell_nothing():
     table = invoices()
     table.loc[::5, "net"] = np.nan
-    schema = Schema.of(table)
+    schema = Schema.infer(table)
     encoded = schema.encode(table)
     lines = find_lines(schema, encoded)
     network = TableNetwork(TableLayout.of(schema, lines=lines), width=8, blocks=1).eval()

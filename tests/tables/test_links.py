@@ -36,7 +36,7 @@ def accounts(rows: int = 1500, seed: int = 0) -> "pd.DataFrame":
 
 def links_of(table):
     frame = as_frame(table, "table")
-    schema = Schema.of(frame)
+    schema = Schema.infer(frame)
     return find_links(schema, frame, schema.encode(frame).codes)
 
 
@@ -75,7 +75,7 @@ def test_links_in_thousands_of_columns_beyond_the_rows_looked_at():
 
 def test_codes_of_links_say_when_a_cell_is_not_known():
     table = accounts()
-    schema = Schema.of(table)
+    schema = Schema.infer(table)
     links = linked(schema, [("bill", "paid")])
     some = pd.DataFrame({"third": [1.5] * 4, "bill": [9.25, 9.25, 9.25, 9.25],
                          "paid": [9.25, 9.26, 0.0, 1.0]})  # fmt: skip
@@ -95,7 +95,7 @@ def test_codes_of_links_say_when_a_cell_is_not_known():
 def test_what_is_implied_spreads_over_the_whole_tree():
     """A chain of four columns, in every place where one may be seen."""
     table = pd.DataFrame(np.random.default_rng(0).normal(size=(50, 4)), columns=list("abcd"))
-    links = linked(Schema.of(table), [("a", "b"), ("b", "c"), ("c", "d")])
+    links = linked(Schema.infer(table), [("a", "b"), ("b", "c"), ("c", "d")])
     codes = torch.zeros(1, 7, dtype=torch.long)
     codes[:, 4:] = torch.tensor([1, 1, 0])
     for place, expected in ((0, "abc"), (1, "abc"), (2, "abc"), (3, "d")):
@@ -113,7 +113,7 @@ def test_the_density_on_and_off_the_diagonal_integrates_to_one():
     """Two linked numbers, the second with an atom: a plane, a line of atoms, and the diagonal."""
     table = pd.DataFrame({"a": np.random.default_rng(0).normal(size=200)})
     table["b"] = table["a"]
-    own = linked(Schema.of(table), [("a", "b")])
+    own = linked(Schema.infer(table), [("a", "b")])
     layout = TableLayout((1, 2, 2), (0, 1), (0.0, 0.0, 0.4, 0.0, 0.0), own)
     torch.manual_seed(1)
     network = TableNetwork(layout, width=8, blocks=1)
@@ -135,7 +135,7 @@ def test_the_density_on_and_off_the_diagonal_integrates_to_one():
 
 def test_links_come_first_in_every_order():
     table = accounts(200)
-    layout = TableLayout.of(Schema.of(table), [("bill", "paid"), ("paid", "third")])
+    layout = TableLayout.of(Schema.infer(table), [("bill", "paid"), ("paid", "third")])
     orders = orders_of(layout, 20, torch.Generator().manual_seed(0))
     assert (orders[:, :2] >= 3).all()
     assert torch.equal(orders.sort(1).values, torch.arange(5).expand(20, 5))
@@ -197,7 +197,7 @@ def test_completing_draws_the_other_number_from_its_own_scale():
     table = pd.DataFrame(
         {"a": rng.normal(100, 1, 400).round(3), "b": rng.normal(90, 30, 400).round(3)}
     )
-    schema = Schema.of(table)
+    schema = Schema.infer(table)
     layout = TableLayout.of(schema, [("a", "b")])
     torch.manual_seed(0)
     network = TableNetwork(layout, width=8, blocks=1).eval()
@@ -226,7 +226,7 @@ def test_a_value_outside_the_range_of_the_other_column_is_not_equal():
     table = pd.DataFrame(
         {"a": np.linspace(0.01, 3, 300).round(4), "b": np.linspace(0.01, 1, 300).round(4)}
     )
-    schema = Schema.of(table)
+    schema = Schema.infer(table)
     links = linked(schema, [("a", "b")])
     some = pd.DataFrame({"a": [0.5003, 2.5003], "b": [0.2003, 0.2003]})
     codes = schema.encode(some).codes

@@ -170,7 +170,7 @@ def test_numbers_may_name_entities_and_words_years(split):
 def test_a_fit_says_the_same_of_panels(split):
     """Samples of the training rows' years are not nearer for it than held-out rows are."""
     training, held, new = split
-    schema = Schema.of(training)
+    schema = Schema.infer(training)
     whole = pd.concat([training, held], ignore_index=True)
     rows = schema.encode(whole, unseen="unknown")
     train, out = np.arange(len(training)), np.arange(len(training), len(whole))

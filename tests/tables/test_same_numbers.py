@@ -25,7 +25,9 @@ def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("same")
     data = folder / "flowers.csv"
     flowers(300).to_csv(data, index=False)
-    run = km.fit(str(data), steps=30, width=16, blocks=1, held_out=0, out=folder / "run")
+    run = km.fit(
+        str(data), steps=30, width=16, blocks=1, validation_fraction=0, out=folder / "run"
+    )
     samples = next(run.folder.glob("samples*"))
     found = km.compare(str(data), str(samples), permutations=39)
     judged = km.evaluate(str(data), str(samples), permutations=39, rank=40)

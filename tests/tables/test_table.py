@@ -105,7 +105,12 @@ def test_the_loss_is_a_mean_over_orders_without_bias(share):
     layout = TableLayout((2, 3, 2), (2,), (0.0,) * 7)
     rows = TableRows(torch.tensor([[1, 2, 0]]).expand(4000, 3), torch.full((4000, 1), 0.3))
     settings = TableModelSettings(
-        width=16, blocks=1, held_out=0.0, batch_size=4000, dropout=0.0, order_share=share
+        width=16,
+        blocks=1,
+        validation_fraction=0.0,
+        batch_size=4000,
+        dropout=0.0,
+        order_share=share,
     )
     task = TableModelTask(layout, rows, settings)
     trainer = Trainer(task, device="cpu")
@@ -302,7 +307,7 @@ def test_a_saved_model_is_the_same(model, tmp_path):
 
 @pytest.mark.parametrize("stop", [7, 20])
 def test_a_stopped_training_ends_with_the_same_weights(tmp_path, stop):
-    schema = km.Schema.of(people())
+    schema = km.Schema.infer(people())
     codes, values = schema.encode(people()).tensors()
     settings = TableModelSettings(width=8, blocks=1, steps=30, batch_size=64)
 

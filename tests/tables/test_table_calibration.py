@@ -158,7 +158,9 @@ def test_several_networks_are_the_mean_of_their_densities():
 
 def test_members_are_trained_apart_and_each_for_its_own_loss():
     codes, values, _ = cells(64)
-    settings = TableModelSettings(width=16, blocks=1, members=2, dropout=0.2, held_out=0.0)
+    settings = TableModelSettings(
+        width=16, blocks=1, members=2, dropout=0.2, validation_fraction=0.0
+    )
     task = TableModelTask(LAYOUT, TableRows(codes, values), settings)
     masks = task.model.dropout_masks(64, torch.Generator().manual_seed(0))
     assert masks.shape == (2, 64, 16)
@@ -171,13 +173,13 @@ def test_members_are_trained_apart_and_each_for_its_own_loss():
 
 def test_a_model_that_learned_by_heart_is_calibrated_by_other_rows():
     model = km.TableModel("y", target_share=1.0, width=32, blocks=1, steps=150, dropout=0.0,
-                          average=0, held_out=0.0, random_state=0)  # fmt: skip
+                          average=0, validation_fraction=0.0, random_state=0)  # fmt: skip
     model.fit(noise(100, 0))
     new = noise(1000, 1)
     assert float(model.network_.spread.abs().max()) == 0  # there were no rows to tell
     before = share_inside(model, new)
     assert before < 0.8
-    model.set_params(held_out=0.4, steps=1, learning_rate=1e-12).partial_fit(noise(300, 2))
+    model.set_params(validation_fraction=0.4, steps=1, learning_rate=1e-12).adapt(noise(300, 2))
     assert float(model.network_.spread[-1]) > 0.2
     assert abs(share_inside(model, new) - 0.9) < abs(before - 0.9) / 2
 
@@ -212,14 +214,14 @@ def test_models_are_saved_with_their_calibration(tmp_path):
 def test_going_on_calibrates_anew():
     model = km.TableModel(width=8, blocks=1, steps=20, random_state=0).fit(noise(200, 0))
     assert float(model.network_.spread.abs().max()) == 0  # there is no target
-    model.set_params(calibrate=True).partial_fit(noise(200, 0))
+    model.set_params(calibrate=True).adapt(noise(200, 0))
     first = model.network_.spread.clone()
-    model.partial_fit(noise(200, 1))
+    model.adapt(noise(200, 1))
     assert not torch.equal(model.network_.spread, first)
 
 
 @pytest.mark.parametrize(("share", "rows"), [(0.4, 300), (0.99, 60), (0.05, 60), (0.9, 8192)])
 def test_some_rows_are_left_to_train_with(share, rows):
-    held, train = table_split(rows, TableModelSettings(held_out=share))
+    held, train = table_split(rows, TableModelSettings(validation_fraction=share))
     assert len(train) >= 1
     assert len(held) >= min(round(share * rows), 4096, rows - 1)

@@ -114,7 +114,7 @@ def test_small_things_around_a_table(model):
     table.index = [f"row {k}" for k in range(30)]
     table.iloc[3, 1] = None
     pd.testing.assert_index_equal(model.impute(table).index, table.index)
-    always = km.TableModel(width=8, blocks=1, steps=2, held_out=0, random_state=0)
+    always = km.TableModel(width=8, blocks=1, steps=2, validation_fraction=0, random_state=0)
     always.fit(table.assign(c="k"))
     with pytest.raises(errors.SchemaError, match="only seen 'k'"):
         always.sample(2, given={"c": "z"})

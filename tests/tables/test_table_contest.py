@@ -223,7 +223,7 @@ def test_values_that_many_rows_share_count_by_their_probability(tmp_path):
 )
 def test_densities_are_compared_where_both_are_of_the_same_kind(column, good):
     table = pd.DataFrame({"a": np.random.default_rng(1).normal(size=60), "b": column})
-    assert has_densities(km.Schema.of(table)) is good
+    assert has_densities(km.Schema.infer(table)) is good
 
 
 def test_a_fit_without_held_out_rows_says_nothing_of_them(tmp_path):

@@ -236,7 +236,7 @@ def test_gaps_categories_and_all_columns():
 def test_going_on_has_the_members_that_there_are(before, after):
     model = km.TableModel("y", target_share=1.0, width=8, blocks=1, steps=8, members=before,
                           random_state=0).fit(noise(120, 0))  # fmt: skip
-    model.set_params(members=after).partial_fit(noise(120, 1))
+    model.set_params(members=after).adapt(noise(120, 1))
     assert model.network_.members == before
     assert np.isfinite(model.conditional("y", noise(5, 2)).mean()).all()
 

@@ -29,7 +29,7 @@ def model():
 # A wide Gaussian reaches the end of the column's range, where values have a bend.
 @pytest.mark.parametrize(("scale", "within"), [(1e-3, 1e-6), (0.3, 1e-3), (1.5, 1e-2)])
 def test_means_of_numbers_against_an_integral(scale, within):
-    schema = Schema.of(skewed(), kinds={"gain": "number"})
+    schema = Schema.infer(skewed(), kinds={"gain": "number"})
     column = schema.numbers[0]
     assert column.atoms.tolist() == [0.0]
     weights, means = np.array([0.3, 0.7]), np.array([-0.4, 1.1])
@@ -104,7 +104,7 @@ def test_quantiles_beside_one_number_far_away(far, rows):
     rng = np.random.default_rng(0)
     values = rng.exponential(100, 500)
     values[7] = far
-    schema = Schema.of({"x": values})
+    schema = Schema.infer({"x": values})
     column = schema.numbers[0]
     means = np.linspace(-1, 1, rows)[:, None]
     every = ColumnDistribution(

@@ -22,7 +22,7 @@ def model():
     rng = np.random.default_rng(0)
     parts = [rng.multivariate_normal(m, s, 200) for m, s in zip(MEANS, SPREADS, strict=True)]
     values = np.concatenate(parts)
-    schema = Schema.of({"a": values[:, 0], "b": values[:, 1]})
+    schema = Schema.infer({"a": values[:, 0], "b": values[:, 1]})
     tensors = (torch.from_numpy(part) for part in (WEIGHTS, MEANS, SPREADS))
     return TableMixture(schema, km.GaussianMixture(*tensors), "pandas", "closed-form mixture")
 

@@ -36,7 +36,7 @@ def model(fitted):
 def test_new_rows_are_learned_from_the_present_weights(model):
     new, test = people(shift=10.0, seed=1), people(shift=10.0, seed=2)
     before, schema = model.score(test), model.schema_
-    assert model.partial_fit(new) is model
+    assert model.adapt(new) is model
     assert model.schema_ is schema
     assert model.score(test) > before + 0.3
     assert 0 < model.n_iter_ <= 120
@@ -47,20 +47,20 @@ def test_new_rows_are_learned_from_the_present_weights(model):
 
 def test_it_begins_where_the_model_is(model, fitted):
     # Steps so small that they change nothing: a new network would be far from the fitted one.
-    model.set_params(steps=2, learning_rate=1e-9, held_out=0.0).partial_fit(people(seed=3))
+    model.set_params(steps=2, learning_rate=1e-9, validation_fraction=0.0).adapt(people(seed=3))
     for old, new in zip(fitted.network_.parameters(), model.network_.parameters(), strict=True):
         torch.testing.assert_close(old, new, rtol=0, atol=1e-5)
 
 
 def test_steps_that_make_it_worse_are_not_kept(model, fitted):
-    model.set_params(learning_rate=3.0, steps=40).partial_fit(people(seed=4))
+    model.set_params(learning_rate=3.0, steps=40).adapt(people(seed=4))
     assert model.n_iter_ == 0
     for old, new in zip(fitted.network_.parameters(), model.network_.parameters(), strict=True):
         assert torch.equal(old, new)
 
 
 def test_the_first_time_it_is_fit():
-    one = km.TableModel(**{**TINY, "steps": 5}).partial_fit(people())
+    one = km.TableModel(**{**TINY, "steps": 5}).adapt(people())
     two = km.TableModel(**{**TINY, "steps": 5}).fit(people())
     np.testing.assert_array_equal(one.score_samples(people()), two.score_samples(people()))
 
@@ -69,10 +69,8 @@ def test_weights_count(model):
     both = pd.concat([people(shift=10.0, seed=1), people(shift=-20.0, seed=2)])
     both = both.reset_index(drop=True)
     model.set_params(steps=30)
-    light = copy.deepcopy(model).partial_fit(
-        both, sample_weight=np.r_[np.ones(400), np.zeros(400)]
-    )
-    alone = copy.deepcopy(model).partial_fit(both[:400])
+    light = copy.deepcopy(model).adapt(both, sample_weight=np.r_[np.ones(400), np.zeros(400)])
+    alone = copy.deepcopy(model).adapt(both[:400])
     np.testing.assert_array_equal(light.score_samples(both), alone.score_samples(both))
 
 
@@ -81,7 +79,7 @@ def test_a_model_that_was_saved_goes_on(model, tmp_path):
     again = km.TableModel.load(tmp_path / "model").set_params(random_state=0)
     new = people(shift=10.0, seed=1)
     np.testing.assert_allclose(
-        again.partial_fit(new).score_samples(new), model.partial_fit(new).score_samples(new),
+        again.adapt(new).score_samples(new), model.adapt(new).score_samples(new),
         atol=1e-5,
     )  # fmt: skip
 
@@ -99,13 +97,13 @@ def test_a_model_that_was_saved_goes_on(model, tmp_path):
 def test_rows_of_another_kind_are_refused_and_change_nothing(model, change, kind, expected):
     before = model.score_samples(people())
     with pytest.raises(kind, match=expected):
-        model.partial_fit(change(people(seed=5)))
+        model.adapt(change(people(seed=5)))
     np.testing.assert_array_equal(model.score_samples(people()), before)
 
 
 def test_numbers_outside_the_range_are_learned_from(model):
     far = people(seed=6).assign(size=lambda t: t["size"] + 100)
     before = model.score(far)
-    model.partial_fit(far)
+    model.adapt(far)
     assert model.score(far) > before + 5
     assert model.sample(200, random_state=0)["size"].max() <= 220

@@ -199,7 +199,7 @@ def test_interrupted_and_resumed_is_the_same(run, tmp_path, monkeypatch):
 
 def test_quality_tells_good_samples_from_bad_ones():
     table = shop(1200)
-    schema = km.Schema.of(table)
+    schema = km.Schema.infer(table)
     data, other = schema.encode(table), schema.encode(shop(1200, seed=1))
     bad = shop(1200, seed=2)
     bad["price"] = bad["price"].sample(frac=1, random_state=0).to_numpy()
@@ -226,7 +226,7 @@ def test_one_gaussian_is_a_reference_for_plain_numbers():
     rng = np.random.default_rng(0)
     values = rng.multivariate_normal([1, 2], [[4, 1.5], [1.5, 1]], 3000)
     table = pd.DataFrame(values, columns=["a", "b"])
-    schema = km.Schema.of(table)
+    schema = km.Schema.infer(table)
     data = schema.encode(table)
     train, held = np.arange(2000), np.arange(2000, 3000)
     found = dict(
@@ -261,7 +261,7 @@ def test_one_gaussian_is_a_reference_for_plain_numbers():
 )
 def test_which_tables_a_mixture_cannot_stand_for(change, why):
     table = pd.DataFrame({"a": np.random.default_rng(1).normal(size=60)}).assign(**change)
-    found = why_table_model(km.Schema.of(table), 60)
+    found = why_table_model(km.Schema.infer(table), 60)
     assert found is None if why is None else found.startswith(why)
 
 

@@ -36,7 +36,7 @@ def table(rows=600):
 def stepped(device, steps=1):
     """Loss, gradient and weights after steps whose rows and questions were drawn on a CPU."""
     frame = as_frame(table())
-    data = TableData.of(frame, km.Schema.of(frame))
+    data = TableData.of(frame, km.Schema.infer(frame))
     assert data.layout.links
     assert data.layout.twins
     settings = TableModelSettings(width=64, blocks=2, steps=10, batch_size=256, dropout=0.1)
@@ -76,7 +76,7 @@ def test_a_step_changes_the_weights_and_repeats_itself():
 )
 def test_held_out_rows_are_looked_at_equally_often_whatever_the_blocks(looks, weighted):
     frame = as_frame(table())
-    data = TableData.of(frame, km.Schema.of(frame))
+    data = TableData.of(frame, km.Schema.infer(frame))
     rows = data.to_train()
     if weighted:
         rows = rows._replace(weights=torch.arange(600.0))

@@ -139,7 +139,7 @@ def test_a_look_finds_what_a_sample_misses(folder, tmp_path, sample):
     assert look.rows == 900
     assert look.sample.rows <= min(900, sample + 40)
     large = look_at_large(tmp_path / "t.parquet", {}, 5, sample).schema
-    whole = km.Schema.of(table)
+    whole = km.Schema.infer(table)
     assert large["town"].values == whole["town"].values
     assert (large["bill"].low, large["bill"].high) == (-5.0, 9e6)
     assert large["day"].has_missing

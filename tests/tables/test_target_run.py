@@ -176,7 +176,7 @@ def test_score_is_the_density_of_the_target_alone(numbers, classes, folder):
 def test_test_rows_are_a_fifth_of_each_class_and_never_a_whole_one():
     table = pd.DataFrame({"c": ["a"] * 100 + ["b"] * 10 + ["rare"] * 4 + [None] * 7,
                           "x": np.arange(121.0)})  # fmt: skip
-    schema = km.Schema.of(table)
+    schema = km.Schema.infer(table)
     train_rows, test_rows = split_for_target(as_frame(table), schema["c"], 3)
     count = lambda f: f.columns["c"].to_pandas().value_counts().to_dict()  # noqa: E731
     assert count(test_rows) == {"a": 20, "b": 2}
@@ -187,7 +187,7 @@ def test_test_rows_are_a_fifth_of_each_class_and_never_a_whole_one():
 
 def test_nothing_of_the_test_rows_is_in_the_schema(folder, tmp_path):
     table = plants()
-    schema = km.Schema.of(table)
+    schema = km.Schema.infer(table)
     _, test = split_for_target(as_frame(table), schema["kind"], 0)
     row = table.index[table["length"] == test.columns["length"][0].as_py()][0]
     table.loc[row, "place"] = "roof"  # a value that training never sees

@@ -37,7 +37,7 @@ def same(a, b):
 
 def test_all_equal_columns_are_found_and_no_others():
     table = shop()
-    schema = km.Schema.of(table)
+    schema = km.Schema.infer(table)
     wanted = (("town", "city"), ("price", "again"), ("town", "place"))
     assert find_twins(schema, schema.encode(table)) == wanted
     wrong = "Ulm" if table["town"][3] != "Ulm" else "Bonn"
@@ -45,11 +45,11 @@ def test_all_equal_columns_are_found_and_no_others():
         other = table.copy()
         row = int(np.flatnonzero(table["price"] > 0)[0]) if column == "again" else 3
         other.loc[row, column] = value
-        schema = km.Schema.of(other)
+        schema = km.Schema.infer(other)
         names = [b for _, b in find_twins(schema, schema.encode(other))]
         assert column not in names
     few = table.head(10)
-    schema = km.Schema.of(few, kinds={"town": "category", "city": "category"})
+    schema = km.Schema.infer(few, kinds={"town": "category", "city": "category"})
     assert find_twins(schema, schema.encode(few)) == ()
 
 
@@ -106,7 +106,7 @@ def test_they_are_those_that_comparing_all_pairs_finds(seed):
                 cells = cells.astype(float)
         columns[f"{name} {k}"] = cells
     table = pd.DataFrame(columns)
-    schema = km.Schema.of(table)
+    schema = km.Schema.infer(table)
     encoded = schema.encode(table)
     found = find_twins(schema, encoded)
     assert found == compared_in_pairs(schema, encoded)
@@ -119,7 +119,7 @@ def test_many_columns_take_seconds(rows, columns):
     cells = np.random.default_rng(0).normal(size=(rows, columns))
     cells[:, -1] = cells[:, 0]
     table = pd.DataFrame(cells, columns=[f"c{k}" for k in range(columns)])
-    schema = km.Schema.of(table)
+    schema = km.Schema.infer(table)
     encoded = schema.encode(table)
     begun = time.process_time()
     assert find_twins(schema, encoded) == (("c0", f"c{columns - 1}"),)
@@ -136,7 +136,7 @@ def test_multiples_and_shifts_are_not_equal(other, rows):
     for x in (1000 * rng.normal(size=rows), rng.integers(0, 10**6, rows),
               rng.lognormal(3, 1, rows).round(2)):  # fmt: skip
         table = pd.DataFrame({"x": x, "y": other(x), "again": x})
-        schema = km.Schema.of(table)
+        schema = km.Schema.infer(table)
         assert find_twins(schema, schema.encode(table)) == (("x", "again"),)
 
 

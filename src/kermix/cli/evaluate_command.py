@@ -55,10 +55,10 @@ def command(
     kernel: Annotated[
         str, typer.Option("--kernel", help=f"{', '.join(KERNELS)} (cubic).")
     ] = "gaussian",
-    pictures: Annotated[
+    images: Annotated[
         tuple[str, str] | None,
         typer.Option(
-            "--pictures",
+            "--images",
             help="Folders of the real and the fake images that were embedded.",
         ),
     ] = None,
@@ -66,7 +66,7 @@ def command(
     eta: Annotated[
         float, typer.Option(help="How many times more frequent a mode must be to count as novel.")
     ] = 1.0,
-    neighbours: Annotated[
+    neighbors: Annotated[
         int,
         typer.Option(
             help="Number of nearest neighbours for precision, recall, density and coverage."
@@ -120,10 +120,10 @@ def command(
             real,
             fake,
             held_out=held_out,
-            pictures=pictures,
+            images=images,
             reading=reading,
             eta=eta,
-            neighbours=neighbours,
+            neighbors=neighbors,
             rank=rank,
             level=level,
             permutations=permutations,

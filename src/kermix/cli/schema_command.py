@@ -36,7 +36,7 @@ def command(
 
     frame, notes = read_frame(data[0] if len(data) == 1 else data, reading)
     known: dict[str, Any] = dict(reading.kinds)
-    schema = Schema.of(frame, kinds=known)
+    schema = Schema.infer(frame, kinds=known)
     if as_json:
         print_json(schema.to_dict())
     else:

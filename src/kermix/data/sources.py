@@ -393,7 +393,7 @@ def read_sources(
         tables, more = _matched([_numbers(f) for f in frames], strict)
         return Sources(tables, None, [*notes, *told, *more])
     kinds: dict[str, Any] = dict(reading.kinds)
-    schema = Schema.of(*frames, kinds=kinds)
+    schema = Schema.infer(*frames, kinds=kinds)
     if not schema.modelled:
         raise SchemaError(
             f"No column is left to compare: {listed(schema.names)} are constants, keys or text."
@@ -454,7 +454,7 @@ def _without_row_numbers(frames: Sequence[Frame]) -> tuple[list[Frame], list[str
     distinct = [n for n in whole if all(len(f.columns[n].unique()) == f.rows for f in frames)]
     if not distinct or any(f.kind == "array" for f in frames):
         return list(frames), []
-    schema = Schema.of(*frames, columns=distinct)
+    schema = Schema.infer(*frames, columns=distinct)
     keys = [c.name for c in schema.left_out if c.what == "key"]
     if not keys or len(keys) == len(frames[0].columns):
         return list(frames), []

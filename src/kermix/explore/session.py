@@ -355,7 +355,7 @@ def _as_table(dataset: Dataset) -> TableData:
     """Rows of numbers as a table with named columns, all of them numbers."""
     columns = {name: dataset.values[:, k].double().numpy()
                for k, name in enumerate(dataset.columns)}  # fmt: skip
-    schema = Schema.of(columns, kinds=dict.fromkeys(columns, "number"))
+    schema = Schema.infer(columns, kinds=dict.fromkeys(columns, "number"))
     if len(schema.numbers) < len(columns):
         raise SchemaError(
             f"{dataset.name}: {' '.join(schema.notes())} A mixture cannot model all columns; fit "

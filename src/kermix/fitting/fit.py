@@ -61,7 +61,7 @@ __all__ = [
 ]
 
 SMALLEST_SIDE = 4
-OF_IMAGES = ("code", "spaces", "encoder_steps", "chunk", "debias")
+OF_IMAGES = ("code", "spaces", "encoder_steps", "images_at_once", "debias")
 SETTINGS = {field.name for field in fields(FitSettings)} | {*ASKED} | TABLE_SETTINGS
 OF_TABLES = TABLE_SETTINGS - {field.name for field in fields(FitSettings)} - {*ASKED}
 TO_BOTH = (TABLE_SETTINGS - OF_TABLES - {"components", "average"}) | {"model"}

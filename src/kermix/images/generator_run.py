@@ -46,7 +46,7 @@ SMALLEST_CLASS = 2
 # Settings that `kermix fit` has options for.
 ASKED = (
     "cost", "form", "model", "prior", "spaces", "code", "encoder_steps", "steps", "refine_steps",
-    "batch_size", "components", "covariance_type", "chunk", "variance", "kernel_variance",
+    "batch_size", "components", "covariance_type", "images_at_once", "variance", "kernel_variance",
     "variance_factors", "debias", "learning_rate", "seed",
 )  # fmt: skip
 

@@ -132,7 +132,7 @@ class ImageSettings(Settings):
         ),
     ] = 0
     covariance_type: Annotated[CovarianceType, COVARIANCE_TYPE] = "diagonal"
-    chunk: Annotated[
+    images_at_once: Annotated[
         int | None,
         Setting(
             "Number of images generated at once; fewer need less memory.",

@@ -374,7 +374,7 @@ class ImageTask(Task):
         return functional.binary_cross_entropy_with_logits(logits.float(), images)
 
     def _model_loss(self, data: list[Tensor], share: float) -> Tensor:
-        chunk = self.settings.chunk
+        chunk = self.settings.images_at_once
         if chunk is None or self.model.is_mixture:
             return self._cost(data, self.model.draw(self.per_class, self.generator), share)
         labels = self.model.each_class(self.per_class)

@@ -310,7 +310,7 @@ def sketch_files(
         tolerance: Fewer landmarks are used if their residual is below this; 1e-4 by default.
         columns: Columns to use; by default all.
         exclude: Columns to ignore.
-        kinds: Kinds of columns by name, to override the detected ones; see `kermix.Schema.of`.
+        kinds: Kinds of columns by name, to override the detected ones; see `kermix.Schema.infer`.
         delimiter: Field delimiter of text files; detected by default.
         decimal: Decimal mark of text files, "." or ","; detected by default.
         encoding: Encoding of text files; by default UTF-8, else Windows-1252 or Latin-1.

@@ -155,7 +155,7 @@ def typed_sample(
             "scaled to be comparable with codes; remove it, or select only numeric columns."
         )
     given: dict[str, Any] = dict(kinds)
-    schema = Schema.of(table, kinds=given)
+    schema = Schema.infer(table, kinds=given)
     if not schema.modelled:
         raise TableError(
             f"{typed.addresses[0]}: no column is left; {', '.join(schema.names)} are constants, "

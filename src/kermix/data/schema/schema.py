@@ -94,7 +94,7 @@ class Schema:
     Example:
         >>> import pandas as pd
         >>> table = pd.DataFrame({"color": list("rgb") * 20, "size": [0.5, 1.25, 2.0] * 20})
-        >>> schema = Schema.of(table)
+        >>> schema = Schema.infer(table)
         >>> print(schema)
         column  kind      type     gaps  codes
         color   category  str      0 %       3  3 values: b, g, r
@@ -111,7 +111,7 @@ class Schema:
     remarks: tuple[str, ...] = ()
 
     @classmethod
-    def of(
+    def infer(
         cls,
         *tables: Any,
         kinds: Mapping[str, Kind] | None = None,
@@ -141,7 +141,7 @@ class Schema:
                 unseen values later. None means no "other".
         """
         if not tables:
-            raise SchemaError("Schema.of needs a table.")
+            raise SchemaError("Schema.infer needs a table.")
         check_count("category_up_to", category_up_to, 0)
         check_count("atoms_up_to", atoms_up_to, 0)
         if fold_below is not None:

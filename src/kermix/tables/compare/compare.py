@@ -70,7 +70,7 @@ def compare(
         v: One variance, several (each is reported), or `"auto"`: four of them from the data.
         columns: Columns of tables to use; by default all.
         exclude: Columns of tables to ignore.
-        kinds: Kinds of columns by name, to override the detected ones; see `kermix.Schema.of`.
+        kinds: Kinds of columns by name, to override the detected ones; see `kermix.Schema.infer`.
         delimiter: Field delimiter of text files; detected by default.
         decimal: Decimal mark of text files, "." or ","; detected by default.
         encoding: Encoding of text files; by default UTF-8, else Windows-1252 or Latin-1.

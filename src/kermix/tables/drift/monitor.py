@@ -211,7 +211,7 @@ def read_reference(source: Any, reading: Reading) -> tuple[Tensor, RowReader, li
         return numbers, RowReader(tuple(f"x{k}" for k in range(numbers.shape[1])), None), []
     frame, notes = read_frame(source, reading)
     kinds: dict[str, Any] = dict(reading.kinds)
-    schema = Schema.of(frame, kinds=kinds)
+    schema = Schema.infer(frame, kinds=kinds)
     if not schema.modelled:
         raise SchemaError(
             f"No column is left to monitor: {listed(schema.names)} are constants, keys or text."
@@ -377,7 +377,7 @@ class DriftMonitor:
             merged, the rows of all streams together.
         columns: Columns of a table to monitor; by default all.
         exclude: Columns of a table to ignore.
-        kinds: Kinds of columns by name, to override the detected ones; see `kermix.Schema.of`.
+        kinds: Kinds of columns by name, to override the detected ones; see `kermix.Schema.infer`.
         seed: Of everything random.
 
     Example:

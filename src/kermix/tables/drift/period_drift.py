@@ -228,7 +228,7 @@ def drift_over_time(
         level: Significance level at which a period is called different.
         columns: Columns to use; by default all.
         exclude: Columns to ignore.
-        kinds: Kinds of columns by name, to override the detected ones; see `kermix.Schema.of`.
+        kinds: Kinds of columns by name, to override the detected ones; see `kermix.Schema.infer`.
         reading: How tables are read, instead of the three above.
         max_points: Larger periods are subsampled at random to this many rows.
         permutations: Number of permutations for each p-value; by default 500, or as many as the

@@ -136,13 +136,13 @@ def evaluate(
     kernel: AnyKernel | None = None,
     held_out: Any = None,
     embed: Embedding | None = None,
-    pictures: tuple[Any, Any] | None = None,
+    images: tuple[Any, Any] | None = None,
     columns: Sequence[str] | None = None,
     exclude: Sequence[str] = (),
     kinds: Mapping[str, str] | None = None,
     standardize: bool | None = None,
     eta: float = 1.0,
-    neighbours: int = 5,
+    neighbors: int = 5,
     rank: int = 512,
     modes: int = 10,
     exemplars: int = 5,
@@ -174,7 +174,7 @@ def evaluate(
         held_out: Real samples that the generator has not seen, to find near copies.
         embed: Function from a batch of rows, or of images of shape (B, C, H, W) with values from 0
             to 1, to embeddings of shape (B, d), such as a network.
-        pictures: Folders with the images whose embeddings are the rows of real and fake, in the
+        images: Folders with the images whose embeddings are the rows of real and fake, in the
             order of their names, to show exemplars.
         columns: Columns of tables to use; by default all.
         exclude: Columns of tables to ignore.
@@ -182,7 +182,7 @@ def evaluate(
         standardize: Whether to standardize columns; by default those of tables, if standard
             deviations differ more than tenfold, but not embeddings.
         eta: How many times more frequent than in the other set a mode must be to count as novel.
-        neighbours: The k of precision, recall, density and coverage.
+        neighbors: The k of precision, recall, density and coverage.
         rank: Maximum number of kernel features.
         modes: Maximum number of novel modes in each set.
         exemplars: Number of samples of each mode.
@@ -203,7 +203,7 @@ def evaluate(
         (False, True, True)
     """
     check_seed(seed)
-    for name, value in (("neighbours", neighbours), ("rank", rank), ("modes", modes)):
+    for name, value in (("neighbors", neighbors), ("rank", rank), ("modes", modes)):
         check_count(name, value)
     check_count("exemplars", exemplars)
     if not 0 < level < 1:
@@ -224,7 +224,7 @@ def evaluate(
     told = reading or Reading(
         None if columns is None else tuple(columns), tuple(exclude), dict(kinds or {})
     )
-    data = read_judged(real, fake, held_out, told, embed, standardize, pictures, strict)
+    data = read_judged(real, fake, held_out, told, embed, standardize, images, strict)
     if min(data.n, len(data.fake)) < FEWEST_ROWS:
         raise SampleError(
             f"{data.n} real and {len(data.fake)} fake samples: judging a generator needs at "
@@ -244,8 +244,8 @@ def evaluate(
     spectral = spectral_scores(
         data, features, of_real, coarse, eta, modes, exemplars, verdict, seed
     )
-    say("neighbours", 0.7)
-    near = neighbour_scores_of(data, neighbours, seed)
+    say("neighbors", 0.7)
+    near = neighbour_scores_of(data, neighbors, seed)
     say("distances", 0.8)
     distances = distance_scores(data, seed)
     say("memorizing", 0.85)

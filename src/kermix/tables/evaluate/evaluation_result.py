@@ -25,7 +25,7 @@ class Score:
     Attributes:
         name: Its name for `Evaluation.score`.
         title: Its title in tables.
-        group: "fidelity", "diversity", "novelty", "neighbours", "distances", "memorizing" or
+        group: "fidelity", "diversity", "novelty", "neighbors", "distances", "memorizing" or
             "table".
         value: The number.
         error: One standard error, from samples left out; None if there is none.

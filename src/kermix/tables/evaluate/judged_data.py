@@ -267,7 +267,7 @@ def _coded_by_real(read: Sources, held_out: Any, reading: Reading) -> ComparedRo
         every = torch.cat([first.values, second.values, *(h.to(first.values) for h in held)])
         return ComparedRows(every, len(first), tuple(first.columns))
     kinds: dict[str, Any] = dict(reading.kinds)
-    schema = Schema.of(read.frames[0], kinds=kinds)
+    schema = Schema.infer(read.frames[0], kinds=kinds)
     if not schema.modelled and read.mixed is not None:
         schema = read.mixed.schema
     own = schema.encode(read.frames[0], unseen="unknown", name=first.name)

@@ -68,7 +68,7 @@ def neighbour_scores_of(data: JudgedData, neighbours: int, seed: int) -> list[Sc
     found = neighbour_scores(real, fake, neighbours, seed)
     if_same = {"density": 1.0, "coverage": _coverage_if_same(rows, neighbours)}
     return [
-        Score(name, name, "neighbours", value, error, None, if_same.get(name), None, rows,
+        Score(name, name, "neighbors", value, error, None, if_same.get(name), None, rows,
               max(1000, needed_rows(rows, WANTED, error)), READINGS[name])
         for name, value, error in zip(found._fields[:4], found[:4], found.errors, strict=True)
     ]  # fmt: skip

@@ -409,7 +409,7 @@ def find_absences(
         >>> rng = np.random.default_rng(0)
         >>> sex = rng.choice(["f", "m"], 400)
         >>> born = np.where(sex == "f", rng.integers(0, 900, 400) / 100, np.nan)
-        >>> schema = Schema.of({"sex": sex, "births": born})
+        >>> schema = Schema.infer({"sex": sex, "births": born})
         >>> [found] = find_absences(schema, schema.encode({"sex": sex, "births": born}))
         >>> found.told(schema)
         'births is empty where sex is m'

@@ -41,7 +41,7 @@ def closest_distances(
 
     Example:
         >>> table = {"a": list("xy") * 50, "b": np.arange(100.0) ** 2}
-        >>> schema = Schema.of(table)
+        >>> schema = Schema.infer(table)
         >>> encoded = schema.encode(table)
         >>> closest_distances(schema, encoded[:2], encoded[1:])[1]
         np.float32(0.0)

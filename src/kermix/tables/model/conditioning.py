@@ -100,7 +100,7 @@ def given_cell(schema: Schema, name: str, text: str | None, where: str) -> Any:
         where: How messages begin: where the value was written.
 
     Example:
-        >>> schema = Schema.of({"sex": ["f", "m"] * 20, "age": [20.5, 31.5, 42.25, 18.0] * 10})
+        >>> schema = Schema.infer({"sex": ["f", "m"] * 20, "age": [20.5, 31.5, 42.25, 18.0] * 10})
         >>> given_cell(schema, "age", "31.5", "age=31.5").to_pylist()
         [31.5]
     """

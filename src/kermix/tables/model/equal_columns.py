@@ -60,7 +60,7 @@ def find_twins(schema: Schema, encoded: EncodedTable) -> tuple[tuple[str, str], 
 
     Example:
         >>> table = {"a": list("xyz") * 20, "n": [0.5, 1.5, 2.5] * 20, "b": list("xyz") * 20}
-        >>> schema = Schema.of(table)
+        >>> schema = Schema.infer(table)
         >>> find_twins(schema, schema.encode(table))
         (('a', 'b'),)
     """
@@ -276,7 +276,7 @@ def find_links(
         >>> bill = rng.lognormal(size=500).round(4)
         >>> paid = np.where(rng.random(500) < 0.3, bill, rng.lognormal(size=500).round(4))
         >>> table = as_frame({"bill": bill, "paid": paid}, "table")
-        >>> schema = Schema.of(table)
+        >>> schema = Schema.infer(table)
         >>> find_links(schema, table, schema.encode(table).codes)
         (('bill', 'paid'),)
     """

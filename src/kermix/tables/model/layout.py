@@ -44,7 +44,7 @@ def find_anchors(schema: Schema, encoded: EncodedTable) -> tuple[tuple[str, ...]
         >>> rng = np.random.default_rng(0)
         >>> a = rng.normal(size=400)
         >>> table = {"a": a, "b": a + 0.1 * rng.normal(size=400), "c": rng.normal(size=400)}
-        >>> schema = Schema.of(table)
+        >>> schema = Schema.infer(table)
         >>> find_anchors(schema, schema.encode(table))
         (('b',), ('a',), ())
     """

@@ -305,7 +305,7 @@ def find_lines(
         >>> rng = np.random.default_rng(0)
         >>> a, b = rng.exponential(size=(2, 400)) * 100
         >>> table = {"a": a, "b": b, "total": a + b, "c": rng.normal(size=400)}
-        >>> schema = Schema.of(table)
+        >>> schema = Schema.infer(table)
         >>> find_lines(schema, schema.encode(table)).followed
         array([ True,  True,  True, False])
     """

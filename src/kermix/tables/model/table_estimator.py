@@ -57,7 +57,7 @@ class TableModel(TableAnswers, BaseEstimator):
             rows are drawn and scored; the rest predicts any columns given any others.
         target_share: Share of the training in which all columns but the target are observed: 1
             trains only a conditional density of the target.
-        kinds: Kinds of columns by name, to override those of `kermix.Schema.of`.
+        kinds: Kinds of columns by name, to override those of `kermix.Schema.infer`.
         width: Number of features per row.
         blocks: Number of residual blocks.
         steps: Number of training steps.
@@ -72,9 +72,10 @@ class TableModel(TableAnswers, BaseEstimator):
         average: Number of steps covered by the running average of the weights.
         patience: Early stopping: number of reports without improvement, of forty in a full
             training.
-        held_out: Share of held-out rows, which decide which step is kept; 0 keeps the last. For
-            small tables it is up to three times larger or, to calibrate three or more members,
-            half of the rows, each left out by two members and used for training by the others.
+        validation_fraction: Share of held-out rows, which decide which step is kept; 0 keeps the
+            last. For small tables it is up to three times larger or, to calibrate three or more
+            members, half of the rows, each left out by two members and used for training by the
+            others.
         equal_columns: Whether to detect columns that are equal in all rows, and numbers that are
             often equal, such as a payment and a bill, and to keep them equal.
         orders: Number of column orders of the chain rule that `score_samples` averages over.
@@ -112,7 +113,7 @@ class TableModel(TableAnswers, BaseEstimator):
         calibrate: bool | None = None,
         average: int = 200,
         patience: int = 10,
-        held_out: float = 0.05,
+        validation_fraction: float = 0.05,
         equal_columns: bool = True,
         orders: int = 1,
         order_share: float = 0.3,
@@ -132,7 +133,7 @@ class TableModel(TableAnswers, BaseEstimator):
         self.calibrate = calibrate
         self.average = average
         self.patience = patience
-        self.held_out = held_out
+        self.validation_fraction = validation_fraction
         self.equal_columns = equal_columns
         self.orders = orders
         self.order_share = order_share
@@ -153,7 +154,7 @@ class TableModel(TableAnswers, BaseEstimator):
         """
         said = Reading(kinds=dict(self.kinds or {}))
         frame, weights = _weighted(read_frame(X, said)[0], sample_weight)
-        schema = Schema.of(frame, kinds=self.kinds)
+        schema = Schema.infer(frame, kinds=self.kinds)
         if not schema.modelled:
             raise SchemaError(
                 "No column can be modelled: " + " ".join(schema.notes() or ["there is none."])
@@ -169,7 +170,7 @@ class TableModel(TableAnswers, BaseEstimator):
         layout = TableLayout.found(schema, encoded, equal, same)
         return self._trained(schema, layout, frame, encoded, weights)
 
-    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+    def adapt(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Continue training from the current weights, on other rows with the same columns.
 
         It takes `steps` more steps with these rows only: the model adapts to them and gradually
@@ -208,7 +209,8 @@ class TableModel(TableAnswers, BaseEstimator):
             learning_rate=self.learning_rate, dropout=self.dropout,
             members=self.members if network is None else network.members,
             calibrate=self.calibrate, crossed=True, average=self.average,
-            patience=self.patience, held_out=self.held_out, seed=seed_from(self.random_state),
+            patience=self.patience, validation_fraction=self.validation_fraction,
+            seed=seed_from(self.random_state),
             target=None if self.target is None else place_of(schema, self.target),
             order_share=self.order_share, target_share=self.target_share,
         ).for_rows(len(encoded))  # fmt: skip
@@ -221,7 +223,7 @@ class TableModel(TableAnswers, BaseEstimator):
             trainer.run()
         held, _ = table_split(len(encoded), settings)
         judged = len(held) > 0 or settings.crosses(len(encoded))
-        if not judged and self.held_out > 0:
+        if not judged and self.validation_fraction > 0:
             warnings.warn(
                 f"{len(encoded)} rows are too few to hold some out for early stopping, so the "
                 "model may memorize them, and its intervals may be too narrow.",

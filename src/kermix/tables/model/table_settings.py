@@ -39,7 +39,7 @@ class TableModelSettings(Settings):
     learning_rate: Annotated[float, LEARNING_RATE] = 2e-3
     decay: Annotated[float, WEIGHT_DECAY] = 1e-2
     average: Annotated[int, AVERAGE] = 200
-    held_out: Annotated[
+    validation_fraction: Annotated[
         float,
         Setting(
             "Share of held-out rows, which decide which step is kept; up to three times larger "
@@ -118,7 +118,7 @@ class TableModelSettings(Settings):
 
     def held_out_rows(self, rows: int) -> int:
         """How many rows of so many are held out: few decide badly, so of small tables more."""
-        share = self.held_out
+        share = self.validation_fraction
         wanted = max(share * rows, min(3 * share * rows, ENOUGH_HELD_OUT, rows / 2))
         held = min(MOST_HELD_OUT, round(wanted), rows - 1)
         return held if held >= FEWEST_HELD_OUT else 0

@@ -57,7 +57,7 @@ def strongest_pairs(schema: Schema, data: EncodedTable) -> list[tuple[str, str]]
         >>> sex = rng.choice(["f", "m"], 400)
         >>> table = {"sex": sex, "size": rng.normal(170 + 10 * (sex == "m"), 5),
         ...          "luck": rng.normal(size=400)}
-        >>> schema = Schema.of(table)
+        >>> schema = Schema.infer(table)
         >>> strongest_pairs(schema, schema.encode(table))[0]
         ('sex', 'size')
     """

@@ -93,7 +93,7 @@ def typed_table(
     given = {n: v for n, v in reading.items() if v is not None}
     frame, notes = read_frame(data, Reading(**given))
     frame = rows_of(frame, rows, seed)
-    schema = Schema.of(frame, kinds=dict(given.get("kinds", {})))
+    schema = Schema.infer(frame, kinds=dict(given.get("kinds", {})))
     source = str(data) if isinstance(data, str | Path) else None
     return TypedTable(frame, schema, source, tuple(notes))
 
@@ -102,7 +102,8 @@ def why_table_model(schema: Schema, rows: int) -> str | None:
     """Why a mixture of Gaussians cannot stand for a table, in a few words; None if it can.
 
     Example:
-        >>> why_table_model(Schema.of({"a": [0.5, 1.5, 2.25] * 9, "b": ["x", "y", "z"] * 9}), 27)
+        >>> schema = Schema.infer({"a": [0.5, 1.5, 2.25] * 9, "b": ["x", "y", "z"] * 9})
+        >>> why_table_model(schema, rows=27)
         'b is a category'
     """
     for column in schema.columns:

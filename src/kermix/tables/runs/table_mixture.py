@@ -117,7 +117,7 @@ class TableMixture:
         >>> rng = np.random.default_rng(0)
         >>> rows = {"a": rng.normal(size=300), "b": rng.normal(size=300)}
         >>> one = GaussianMixture(torch.ones(1), torch.zeros(1, 2), torch.ones(1))
-        >>> model = TableMixture(Schema.of(rows), one, "dict", "one Gaussian")
+        >>> model = TableMixture(Schema.infer(rows), one, "dict", "one Gaussian")
         >>> model.score_samples({"a": [0.0], "b": [0.0]}).round(4)
         array([-1.8379])
     """

@@ -125,7 +125,7 @@ def judge_samples(
     """
     fitted = data[train]
     judged = data[np.sort(held) if len(held) else np.sort(train[: len(log_density)])]
-    usual = {c.name: c.kind for c in Schema.of(tables[0]).columns}
+    usual = {c.name: c.kind for c in Schema.infer(tables[0]).columns}
     chosen = {c.name: c.kind for c in schema.columns if c.kind != usual.get(c.name)}
     rows = ComparedRows.of(read_once(tables, Reading(kinds=chosen)).read)
     apart = classify(rows)

@@ -267,7 +267,7 @@ def parse_given(texts: Sequence[str], schema: Schema) -> dict[str, Any] | None:
     """Conditions that were written as NAME=VALUE; an empty value is a gap.
 
     Example:
-        >>> schema = Schema.of({"sex": ["f", "m"] * 20, "age": [20.5, 31.5, 42.25, 18.0] * 10})
+        >>> schema = Schema.infer({"sex": ["f", "m"] * 20, "age": [20.5, 31.5, 42.25, 18.0] * 10})
         >>> parse_given(["sex=m"], schema)["sex"].to_pylist()
         ['m']
     """

@@ -94,7 +94,7 @@ def keep_test_rows(
             f"{LEAST_ROWS} are needed for training and testing."
         )
     known: dict[str, Any] = {**kinds, target: column.kind}
-    own = Schema.of(train, kinds=known)
+    own = Schema.infer(train, kinds=known)
     if len(own.modelled) < 2:
         raise TableError(
             f"{frame.name}: there is no column other than {target} to predict it from."

@@ -463,7 +463,7 @@ def look_at_large(
     look = look_through(files, seed) if sample is None else look_through(files, seed, sample)
     kinds: dict[str, Any] = dict.fromkeys(look.counters, "key")
     kinds.update(said.kinds)
-    schema = Schema.of(look.sample, kinds=kinds)
+    schema = Schema.infer(look.sample, kinds=kinds)
     named = replace(look, sample=replace(look.sample, name=Path(source).name))
     return LargeTable(str(source), files, named, schema, files.notes)
 
