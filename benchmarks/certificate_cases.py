@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from kermix.kernels.gaussian import GaussianKernel
-from kermix.sketches.column_scale import ColumnScale
-from kermix.sketches.features import NystromFeatures, nystrom_features
+from kermix.sketches.features import ColumnScale, NystromFeatures, nystrom_features
 
 __all__ = ["CertificateCase", "certificate_cases", "described"]
 

@@ -264,8 +264,7 @@ if TYPE_CHECKING:
     from kermix.runs.train import train as train_train
     from kermix.settings import value_of
     from kermix.sketches.accumulation import NystromSums, feature_sums
-    from kermix.sketches.column_scale import ColumnScale
-    from kermix.sketches.features import NystromFeatures, fingerprint
+    from kermix.sketches.features import ColumnScale, NystromFeatures, fingerprint
     from kermix.sketches.landmarks import BLOCK, random_pivots, recognized, row_keys
     from kermix.sketches.principal import EXACT_UP_TO, PrincipalFeatures, principal_features
     from kermix.sketches.sketch import sample_moments

@@ -20,9 +20,9 @@ from kermix.kernels.others import (
     as_point_kernel,
 )
 from kermix.linalg.cholesky import solve_dtype
-from kermix.sketches.column_scale import ColumnScale
 from kermix.sketches.features import (
     CANDIDATES_PER_LANDMARK,
+    ColumnScale,
     NeverSmall,
     OfLandmarks,
     landmark_factor,

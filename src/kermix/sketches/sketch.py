@@ -21,8 +21,14 @@ from kermix.kernels.distances import Layout
 from kermix.kernels.gaussian import GaussianKernel
 from kermix.kernels.mixed import MixedKernel
 from kermix.sketches.accumulation import FeatureSums, apart, no_sums, scaled_sums, summed
-from kermix.sketches.column_scale import ColumnScale, same_scale
-from kermix.sketches.features import FeatureMap, FourierFeatures, NystromFeatures, fingerprint
+from kermix.sketches.features import (
+    ColumnScale,
+    FeatureMap,
+    FourierFeatures,
+    NystromFeatures,
+    fingerprint,
+    same_scale,
+)
 from kermix.sketches.kernel_features import KernelFeatures, described_kernel, kernel_of
 
 __all__ = [

@@ -399,26 +399,28 @@ def decompose(
     if sides.data.points.ndim != 2 or sides.centers.points.ndim != 2:
         raise ShapeError("x and y must be two sets of points, each of shape (points, dimension).")
     a, b = (_shares(side, sides.dtype) for side in (sides.data, sides.centers))
-    matrix = sides.plain_gram("xy")  # (N, K): left are rows
-    factors: tuple[Tensor | None, Tensor | None] = (None, None)
-    if whiten:
-        left_root, right_root = (
-            _inverse_root(sides.plain_gram(of), sides.ridge) for of in ("xx", "yy")
-        )
-        factors = left_root, right_root
-        matrix = left_root @ matrix @ right_root
-    else:
-        matrix = matrix * a.sqrt().unsqueeze(-1) * b.sqrt()
+    matrix, factors = _weighted_gram(sides, a, b, whiten)
     u, s, w, used = _factorized(matrix, rank, method, symmetric=own and not whiten)
     largest = u.gather(0, u.abs().argmax(0, keepdim=True)).squeeze(0)
     signs = torch.where(largest < 0, -1.0, 1.0).to(u)
     variances, components = _gaussians(sides)
     points = [side.points.to(sides.dtype) for side in (sides.data, sides.centers)]
     left = Side(points[0], a, u * signs, factors[0], variances[0],
-                 components=components[0], own=isinstance(x, Mixture))  # fmt: skip
+                components=components[0], own=isinstance(x, Mixture))  # fmt: skip
     right = Side(points[1], b, w * signs, factors[1], variances[1],
-                  components=components[1], own=isinstance(other, Mixture))  # fmt: skip
+                 components=components[1], own=isinstance(other, Mixture))  # fmt: skip
     return Decomposition(s, sides.kernel, whiten, used, left, right)
+
+
+def _weighted_gram(
+    sides: SetStatistics, a: Tensor, b: Tensor, whiten: bool
+) -> tuple[Tensor, tuple[Tensor | None, Tensor | None]]:
+    """The matrix that is decomposed, (N, K), and the roots that whiten its rows and columns."""
+    matrix = sides.plain_gram("xy")
+    if not whiten:
+        return matrix * a.sqrt().unsqueeze(-1) * b.sqrt(), (None, None)
+    left, right = (_inverse_root(sides.plain_gram(of), sides.ridge) for of in ("xx", "yy"))
+    return left @ matrix @ right, (left, right)
 
 
 def _shares(side: WeightedSet, dtype: torch.dtype) -> Tensor:

@@ -7,9 +7,10 @@ tree.
 import logging
 import pkgutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -34,8 +35,7 @@ from kermix.errors import (
 from kermix.kernels.distances import Layout
 from kermix.kernels.mixed import mixed_kernel
 from kermix.sketches.accumulation import FeatureSums, NystromSums, apart, no_sums
-from kermix.sketches.column_scale import ColumnScale
-from kermix.sketches.features import NystromFeatures, nystrom_features
+from kermix.sketches.features import ColumnScale, NystromFeatures, nystrom_features
 from kermix.sketches.landmarks import row_keys
 from kermix.sketches.sketch import Origin, Sketch, SketchedFile, both
 from kermix.tables.sketch_sampling import order_of_rows, sampled, typed_sample
@@ -150,26 +150,31 @@ def sketch_on_cluster(
         ]
         places = dict(zip((f.key for f in level), parts, strict=True))
         done = distributed.as_completed(level)
-        depth = 0
-        # At least once, also for a single part: parts are released below, sums are not.
-        while depth == 0 or len(level) > 1:
-            groups = [level[k : k + MERGED_AT_ONCE] for k in range(0, len(level), MERGED_AT_ONCE)]
-            level = [
-                client.submit(_merged, group, key=f"{name}-merge-{depth}-{k}")
-                for k, group in enumerate(groups)
-            ]
-            depth += 1
+        total = _merged_in_a_tree(client, level, name)
         for future in done:
             if future.status == "error":
                 raise _explained(future.exception(), places[future.key])
             tick(places[future.key].size)
             future.release()
         try:
-            found: PartSums = level[0].result()
+            sums: PartSums = total.result()
         except Exception as error:
             raise _explained(error, None) from error
     names = {absolute(part).address: part.address for part in parts}
-    return found._replace(counts={names[n]: count for n, count in found.counts.items()})
+    return sums._replace(counts={names[n]: count for n, count in sums.counts.items()})
+
+
+def _merged_in_a_tree(client: Any, level: list[Any], name: str) -> Any:
+    """The future of all sums; those of a single part are merged too, as parts are released."""
+    depth = 0
+    while depth == 0 or len(level) > 1:
+        groups = [level[k : k + MERGED_AT_ONCE] for k in range(0, len(level), MERGED_AT_ONCE)]
+        level = [
+            client.submit(_merged, group, key=f"{name}-merge-{depth}-{k}")
+            for k, group in enumerate(groups)
+        ]
+        depth += 1
+    return level[0]
 
 
 def _task(
@@ -185,11 +190,8 @@ def _task(
         raise type(error)(f"{error} (on worker {get_worker().address})") from None
 
 
-def _merged(parts: list[PartSums]) -> PartSums:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total.plus(part)
-    return total
+def _merged(parts: Iterable[PartSums]) -> PartSums:
+    return reduce(PartSums.plus, parts)
 
 
 def _explained(error: BaseException, part: Part | None) -> Exception:
@@ -340,77 +342,159 @@ def sketch_files(
         (500, True)
         >>> folder.cleanup()
     """
-    check_option("engine", engine, ("local", "dask"))
-    if engine == "local" and (scheduler is not None or workers not in (None, 1)):
-        raise OptionError("scheduler and workers require engine='dask'.")
-    if workers is not None and workers < 1:
-        raise OptionError(f"workers={workers}: must be at least 1.")
     named = [str(s) for s in ([sources] if isinstance(sources, str | Path) else sources)]
     reading = Reading(
         None if columns is None else tuple(columns), tuple(exclude), dict(kinds or {}),
         delimiter, decimal, encoding, header, tuple(missing), sheet,
     )  # fmt: skip
-    maker: MixedRows | None = None
-
-    def summed(files: Files, features: NystromFeatures) -> PartSums:
-        started(files, features)
-        if engine == "dask":
-            return sketch_on_cluster(files.parts, features, scheduler, workers, tick, maker)
-        return _one_by_one(files.parts, features, tick, maker)
-
-    if landmarks_from is not None:
-        if (variance, rank, tolerance, standardize) != ("auto", None, None, "auto"):
+    choice = FeatureChoice(variance, rank, tolerance, standardize, seed)
+    summation = Summation(engine, scheduler, workers, started, tick)
+    summation.check()
+    if landmarks_from is None:
+        read = _read_anew(named, reading, choice, summation)
+    else:
+        if choice != FeatureChoice(seed=seed):
             raise OptionError(
                 "variance, rank, tolerance and standardize come from the sketch given as "
                 "landmarks_from; omit them."
             )
-        if exclude or kinds:
-            raise OptionError(
-                "exclude and kinds come from the sketch given as landmarks_from; omit them."
-            )
-        known = _known(landmarks_from)
-        saved = None if known.origin is None else known.origin.mixed
-        maker = None if saved is None else MixedRows.from_dict(saved)
-        if columns is None and known.origin is not None:
-            columns = _named_columns(known.origin)
-        files = open_files(named, columns, maker is not None, _with_kinds(reading, maker))
-        features = _features_of(known, files, maker)
-        found = summed(files, features)
-    else:
-        files, maker, sample = typed_sample(named, reading, standardize, seed)
-        if maker is None:
-            features = _chosen(files, variance, rank, tolerance, standardize, seed)
-            found = summed(files, features)
-            if found.dropped and standardize is not False and _of_one_kind(files):
-                # No gap was in the sample. That must not decide whether rows are left out.
-                files, maker, sample = typed_sample(named, reading, standardize, seed, gaps=True)
-        if maker is not None:
-            features = _features(sample, maker.layout, variance, rank, tolerance, seed)
-            features = replace(features, chosen_from=row_keys(sample).unique())
-            found = summed(files, features)
-    sketch = Sketch(features).add_sums(found.sums, int(found.sums.total), found.apart)
+        read = _read_alike(_known(landmarks_from), named, reading, summation)
+    files, sums = read.files, read.sums
+    sketch = Sketch(read.features).add_sums(sums.sums, int(sums.sums.total), sums.apart)
     if sketch.count == 0:
         raise TableError(f"{files.addresses[0]}: no row is complete, here or in any other file.")
     sketch.origin = Origin(
-        files.columns if maker is None else maker.column_names,
-        tuple(SketchedFile(a, *found.counts.get(a, (0, 0))) for a in files.addresses),
-        None if maker is None else maker.to_dict(),
+        files.columns if read.maker is None else read.maker.column_names,
+        tuple(SketchedFile(a, *sums.counts.get(a, (0, 0))) for a in files.addresses),
+        None if read.maker is None else read.maker.to_dict(),
     )
     return sketch
+
+
+@dataclass(frozen=True)
+class FeatureChoice:
+    """How scale, kernel and landmarks are chosen from a sample of the rows."""
+
+    variance: float | Sequence[float] | Literal["auto"] = "auto"
+    rank: int | None = None
+    tolerance: float | None = None
+    standardize: bool | Literal["auto"] = "auto"
+    seed: int = 0
+
+    def of_numbers(self, files: Files) -> NystromFeatures:
+        """From a sample of files of numbers."""
+        sample = torch.from_numpy(_sample(files, order_of_rows(self.seed))).double()
+        spread, center = sample.std(0, correction=0), sample.mean(0)
+        positive = spread[spread > 0]
+        standardize = self.standardize
+        if standardize == "auto":
+            standardize = len(positive) > 1 and bool(
+                positive.max() > STANDARDIZE_BEYOND * positive.min()
+            )
+        scale = ColumnScale(center, torch.where(spread > 0, spread, 1.0)) if standardize else None
+        points = sample if scale is None else scale(sample)
+        return self._of(points, None, sample, scale)
+
+    def of_mixed(self, sample: Tensor, layout: Layout) -> NystromFeatures:
+        """From a sample of mixed rows."""
+        return self._of(sample, layout, sample, None)
+
+    def _of(
+        self, points: Tensor, layout: Layout | None, sample: Tensor, scale: ColumnScale | None
+    ) -> NystromFeatures:
+        variance = None if isinstance(self.variance, str) else self.variance
+        kernel = mixed_kernel(points, layout, variance)
+        features = nystrom_features(
+            points,
+            mixed_kernel(points, layout, [float(v) for v in kernel.v_p]),
+            rank=RANK if self.rank is None else self.rank,
+            tolerance=TOLERANCE if self.tolerance is None else self.tolerance,
+            seed=self.seed,
+        )
+        return replace(features, scale=scale, chosen_from=row_keys(sample).unique())
+
+
+@dataclass(frozen=True)
+class Summation:
+    """Where parts of files are summed: in this process, or on a cluster."""
+
+    engine: Engine
+    scheduler: str | None
+    workers: int | None
+    started: Callable[[Files, NystromFeatures], None]
+    tick: Tick
+
+    def check(self) -> None:
+        """Refuse settings that do not go together."""
+        check_option("engine", self.engine, ("local", "dask"))
+        if self.engine == "local" and (
+            self.scheduler is not None or self.workers not in (None, 1)
+        ):
+            raise OptionError("scheduler and workers require engine='dask'.")
+        if self.workers is not None and self.workers < 1:
+            raise OptionError(f"workers={self.workers}: must be at least 1.")
+
+    def __call__(
+        self, files: Files, features: NystromFeatures, maker: MixedRows | None
+    ) -> PartSums:
+        """Sums over all parts."""
+        self.started(files, features)
+        if self.engine == "dask":
+            return sketch_on_cluster(
+                files.parts, features, self.scheduler, self.workers, self.tick, maker
+            )
+        return _merged(sketch_part(part, features, self.tick, maker) for part in files.parts)
+
+
+class ReadFiles(NamedTuple):
+    """Files, how their rows are mixed (None: all are numbers), and what was summed of them."""
+
+    files: Files
+    maker: MixedRows | None
+    features: NystromFeatures
+    sums: PartSums
+
+
+def _read_anew(
+    named: Sequence[str], reading: Reading, choice: FeatureChoice, summation: Summation
+) -> ReadFiles:
+    """Choose features by a sample, then read everything."""
+    files, maker, sample = typed_sample(named, reading, choice.standardize, choice.seed)
+    if maker is None:
+        features = choice.of_numbers(files)
+        sums = summation(files, features, None)
+        if not (sums.dropped and choice.standardize is not False and _of_one_kind(files)):
+            return ReadFiles(files, None, features, sums)
+        # No gap was in the sample. That must not decide whether rows are left out.
+        files, maker, sample = typed_sample(
+            named, reading, choice.standardize, choice.seed, gaps=True
+        )
+        assert maker is not None, "rows with gaps are mixed"
+    features = choice.of_mixed(sample, maker.layout)
+    return ReadFiles(files, maker, features, summation(files, features, maker))
+
+
+def _read_alike(
+    known: Sketch, named: Sequence[str], reading: Reading, summation: Summation
+) -> ReadFiles:
+    """Read everything with the features and the columns of another sketch."""
+    if reading.exclude or reading.kinds:
+        raise OptionError(
+            "exclude and kinds come from the sketch given as landmarks_from; omit them."
+        )
+    saved = None if known.origin is None else known.origin.mixed
+    maker = None if saved is None else MixedRows.from_dict(saved)
+    columns: Sequence[str] | None = reading.columns
+    if columns is None and known.origin is not None:
+        columns = _named_columns(known.origin)
+    files = open_files(named, columns, maker is not None, _with_kinds(reading, maker))
+    features = _features_of(known, files, maker)
+    return ReadFiles(files, maker, features, summation(files, features, maker))
 
 
 def _of_one_kind(files: Files) -> bool:
     """Whether all files have names of columns, or none."""
     return len({address.lower().endswith(".npy") for address in files.addresses}) == 1
-
-
-def _one_by_one(
-    parts: Sequence[Part], features: NystromFeatures, tick: Tick, maker: MixedRows | None
-) -> PartSums:
-    found = sketch_part(parts[0], features, tick, maker)
-    for part in parts[1:]:
-        found = found.plus(sketch_part(part, features, tick, maker))
-    return found
 
 
 def _known(source: Sketch | str | Path) -> Sketch:
@@ -442,46 +526,6 @@ def _features_of(known: Sketch, files: Files, maker: MixedRows | None) -> Nystro
             f"{files.addresses[0]} has {len(files.columns)}: {', '.join(files.columns)}."
         )
     return features
-
-
-def _chosen(
-    files: Files,
-    variance: float | Sequence[float] | Literal["auto"],
-    rank: int | None,
-    tolerance: float | None,
-    standardize: bool | Literal["auto"],
-    seed: int,
-) -> NystromFeatures:
-    """Scale, kernel and landmarks from a sample of the rows."""
-    sample = torch.from_numpy(_sample(files, order_of_rows(seed))).double()
-    spread, centre = sample.std(0, correction=0), sample.mean(0)
-    positive = spread[spread > 0]
-    if standardize == "auto":
-        standardize = len(positive) > 1 and bool(
-            positive.max() > STANDARDIZE_BEYOND * positive.min()
-        )
-    scale = ColumnScale(centre, torch.where(spread > 0, spread, 1.0)) if standardize else None
-    points = sample if scale is None else scale(sample)
-    features = _features(points, None, variance, rank, tolerance, seed)
-    return replace(features, scale=scale, chosen_from=row_keys(sample).unique())
-
-
-def _features(
-    points: Tensor,
-    layout: Layout | None,
-    variance: float | Sequence[float] | Literal["auto"],
-    rank: int | None,
-    tolerance: float | None,
-    seed: int,
-) -> NystromFeatures:
-    kernel = mixed_kernel(points, layout, None if isinstance(variance, str) else variance)
-    return nystrom_features(
-        points,
-        mixed_kernel(points, layout, [float(v) for v in kernel.v_p]),
-        rank=RANK if rank is None else rank,
-        tolerance=TOLERANCE if tolerance is None else tolerance,
-        seed=seed,
-    )
 
 
 def _sample(files: Files, generator: np.random.Generator) -> np.ndarray:

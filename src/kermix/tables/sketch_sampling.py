@@ -128,34 +128,46 @@ def typed_sample(
         seed: Of the sample.
         gaps: Whether there are known to be missing values, which the sample may not have.
     """
-    nothing = torch.empty(0, 0)
-    columns, exclude, kinds = reading.columns, reading.exclude, reading.kinds
-    typed = open_files(sources, columns, True, reading)
-    unknown = [n for n in (*exclude, *kinds) if n not in typed.columns]
+    typed = open_files(sources, reading.columns, True, reading)
+    kept = _kept_columns(typed, reading)
+    chosen = kept if reading.columns or reading.exclude else None
+    arrays = any(address.lower().endswith(".npy") for address in typed.addresses)
+    if not arrays or gaps:
+        if reading.exclude:
+            typed = open_files(sources, kept, True, reading)
+        table = _drawn(typed, order_of_rows(seed))
+        if gaps or reading.kinds or typed.others or _gaps(table):
+            if standardize is False:
+                raise OptionError(
+                    "standardize=False: numbers in tables with categories or missing values must "
+                    "be scaled to be comparable with codes; remove it, or select only numeric "
+                    "columns."
+                )
+            maker, rows = _mixed(typed, table, reading)
+            files = open_files(sources, maker.column_names, True, reading)
+            again = ("read again: values are missing, and the sample missed none.",)
+            notes = (*files.notes, *(again if gaps else ()), *maker.schema.notes())
+            return replace(files, notes=notes), maker, rows
+    return open_files(sources, chosen, reading=reading), None, torch.empty(0, 0)
+
+
+def _kept_columns(typed: Files, reading: Reading) -> list[str]:
+    """The columns that are not excluded, of which there must be one."""
+    unknown = [n for n in (*reading.exclude, *reading.kinds) if n not in typed.columns]
     if unknown:
         raise TableError(
             f"{typed.addresses[0]} has no column {unknown[0]}; it has {', '.join(typed.columns)}."
         )
-    kept = [n for n in typed.columns if n not in exclude]
+    kept = [n for n in typed.columns if n not in reading.exclude]
     if not kept:
         raise TableError(f"{typed.addresses[0]}: no column is left.")
-    if any(address.lower().endswith(".npy") for address in typed.addresses) and not gaps:
-        chosen = kept if columns or exclude else None
-        return open_files(sources, chosen, reading=reading), None, nothing
-    if exclude:
-        typed = open_files(sources, kept, True, reading)
-    generator = order_of_rows(seed)
-    table = _drawn(typed, generator)
-    if not (gaps or kinds or typed.others or _gaps(table)):
-        chosen = kept if columns or exclude else None
-        return open_files(sources, chosen, reading=reading), None, nothing
-    if standardize is False:
-        raise OptionError(
-            "standardize=False: numbers in tables with categories or missing values must be "
-            "scaled to be comparable with codes; remove it, or select only numeric columns."
-        )
-    given: dict[str, Any] = dict(kinds)
-    schema = Schema.infer(table, kinds=given)
+    return kept
+
+
+def _mixed(typed: Files, table: Any, reading: Reading) -> tuple[MixedRows, Tensor]:
+    """How mixed rows are made, learned from a sample, and those of the sample."""
+    kinds: dict[str, Any] = dict(reading.kinds)
+    schema = Schema.infer(table, kinds=kinds)
     if not schema.modelled:
         raise TableError(
             f"{typed.addresses[0]}: no column is left; {', '.join(schema.names)} are constants, "
@@ -163,10 +175,7 @@ def typed_sample(
         )
     encoded = schema.encode(table)
     maker = MixedRows.of(schema, [encoded], mark_all=True)
-    files = open_files(sources, maker.column_names, True, reading)
-    again = ("read again: values are missing, and the sample missed none.",) if gaps else ()
-    notes = (*files.notes, *again, *schema.notes())
-    return replace(files, notes=notes), maker, maker(encoded)
+    return maker, maker(encoded)
 
 
 def _gaps(table: Any) -> bool:
