@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import kermix.cli.fit_command as fit_command_module
     import kermix.costs.formulas as formulas_module
     import kermix.costs.functions as functions_module
-    import kermix.costs.losses as losses_module
     import kermix.data.images.image_cache as image_cache_module
     import kermix.data.images.labelled as labelled_module
     import kermix.data.readers.common as common_module
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     import kermix.evaluation.spectra as spectra_module
     import kermix.explore.query_service as query_service_module
     import kermix.explore.watch as watch_module
+    import kermix.graphs as graphs_module
     import kermix.images.classifier_run as classifier_run_module
     import kermix.images.classifier_settings as classifier_settings_module
     import kermix.images.classifier_training as classifier_training_module
@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     from kermix.cli.output import plain, print_json, split_names
     from kermix.cli.settings_options import set_options, value_typed
     from kermix.costs.baselines import energy_distance, mmd_squared, mode_coverage, wasserstein2
-    from kermix.costs.losses import CALLS_BEFORE, GraphedCalls
+    from kermix.costs.functions import by_graph
     from kermix.costs.moments import MomentStatistics
     from kermix.costs.points import Numerics, PointStatistics
     from kermix.data.dataset import TOYS, toy
@@ -149,6 +149,7 @@ if TYPE_CHECKING:
     from kermix.fitting.fit import OF_TABLES, SETTINGS, begin_fit
     from kermix.fitting.kinds import open_run
     from kermix.fitting.samples_run import begin_samples
+    from kermix.graphs import ReplayedCalls, unchanged
     from kermix.images.augmentation import Augmentation
     from kermix.images.classifier_run import begin_classifier, classifier
     from kermix.images.classifier_settings import (
@@ -363,7 +364,6 @@ if TYPE_CHECKING:
         spherical_loss,
     )
     from kermix.training.fit_settings import FitSettings
-    from kermix.training.graphs import unchanged
     from kermix.training.loop import Task, Trainer, make_fabric
     from kermix.training.mixture_em import (
         KINDS,

@@ -3,15 +3,20 @@
 All are maximized when the centers follow the data, and all are computed in log space: when data
 and centers do not overlap the value underflows to zero, but its logarithm (`log=True`, and every
 loss) is exact and has a gradient that pulls the two sets together. `statistics_of` finds the
-source of statistics of what was given: points, mixtures, another kernel, or sketches.
+source of statistics of what was given: points, mixtures, another kernel, or sketches. On a GPU,
+where launching the kernels of a small cost takes longer than computing it, a cost of points is a
+CUDA graph (`kermix.graphs`) after some calls of a kind, whoever makes them.
 """
 
-from typing import Literal, TypeAlias
+import functools
+import inspect
+from collections.abc import Sequence
+from typing import Any, Literal, ParamSpec, TypeAlias
 
 import torch
 from torch import Tensor
 
-from kermix.checks import check_number, check_option, is_traced
+from kermix.checks import check_number, check_option, is_traced, working_dtype
 from kermix.costs import formulas
 from kermix.costs.components import ComponentStatistics
 from kermix.costs.moments import MomentStatistics
@@ -26,8 +31,9 @@ from kermix.costs.points import (
     Weights,
 )
 from kermix.errors import KernelError, MissingExtraError, OptionError
-from kermix.info import Info, informative
-from kermix.kernels.gaussian import GaussianKernel
+from kermix.graphs import ReplayedCalls
+from kermix.info import Info, Informative, informative
+from kermix.kernels.gaussian import GaussianKernel, as_kernel
 from kermix.kernels.others import AnyKernel, as_point_kernel
 from kermix.linalg.cholesky import Cholesky
 from kermix.mixtures.sampled_mixture import Mixture
@@ -123,6 +129,98 @@ def set_statistics(
     return PointStatistics(x, y, v, weights, numerics, scale)  # type: ignore[arg-type]
 
 
+Arguments = ParamSpec("Arguments")
+CALLS = ReplayedCalls()
+
+
+def replayed(cost: Informative[Arguments]) -> Informative[Arguments]:
+    """Let a cost of few points on a GPU take a single launch, after some calls of a kind."""
+
+    parameters = inspect.signature(cost).parameters.values()
+    usual = {p.name: p.default for p in parameters if p.default is not p.empty}
+    del usual["return_info"]
+
+    @functools.wraps(cost)
+    def value(*args: Any, **options: Any) -> Any:
+        first = args[0] if args else options.get("x")
+        if isinstance(first, Tensor) and first.is_cuda:
+            named = dict(zip(("x", "y", "v"), args, strict=False))
+            given = {**usual, **named, **options}
+            # What Python refuses, it refuses in the words of the cost.
+            whole = len(given) == len(usual) + 2 and len(args) <= 3
+            if whole and {"x", "y"} <= given.keys() and not named.keys() & options.keys():
+                return by_graph(cost, **given)
+        return cost(*args, **options)
+
+    return value  # type: ignore[return-value]
+
+
+def by_graph(
+    cost: Informative[...],
+    x: Tensor,
+    y: Any,
+    v: Kernel | None = None,
+    kernel: AnyKernel | None = None,
+    weights_x: Tensor | None = None,
+    weights_y: Tensor | None = None,
+    **options: Any,
+) -> Tensor:
+    """The cost of points, by a graph if it was asked often for what a graph can hold."""
+    if v is None and isinstance(kernel, GaussianKernel):
+        v, kernel = kernel, None
+    weights = {"weights_x": weights_x, "weights_y": weights_y}
+    fixed = v is None or kernel is not None
+    if fixed or not _may_be_captured(x, y, (weights_x, weights_y), options):
+        return cost(x, y, v, kernel=kernel, **weights, **options)
+    gaussian = as_kernel(v, x)  # type: ignore[arg-type]
+    if type(gaussian) is not GaussianKernel:
+        return cost(x, y, gaussian, **weights, **options)
+    # Variances change in the course of a training: a graph has them among its tensors.
+    variances = [_numbers_on_host(part) for part in gaussian.given]
+    counts = [len(part) if isinstance(part, tuple) else None for part in variances]
+    learned = [part if isinstance(part, Tensor) else None for part in variances]
+    numbers = tuple(u for part in variances if isinstance(part, tuple) for u in part)
+
+    def compute(tensors: Sequence[Tensor | None], numbers: Sequence[float] | Tensor) -> Tensor:
+        x, y, weights_x, weights_y, *v = tensors
+        parts, first = [], 0
+        for count, tensor in zip(counts, v, strict=True):
+            parts.append(tensor if count is None else numbers[first : first + count])
+            first += count or 0
+        same = GaussianKernel(parts[0], parts[1], gaussian.per_dimension)  # type: ignore[arg-type]
+        return cost(x, y, same, weights_x=weights_x, weights_y=weights_y, **options)
+
+    name = cost.__name__  # type: ignore[attr-defined]
+    how = (name, gaussian.per_dimension, *counts, *sorted(options.items()))
+    return CALLS.value(compute, [x, y, weights_x, weights_y, *learned], numbers, how)
+
+
+def _numbers_on_host(variances: tuple[float, ...] | Tensor | None) -> Any:
+    """Variances that nobody learns as numbers, if the host knows them."""
+    if isinstance(variances, Tensor) and not (variances.is_cuda or variances.requires_grad):
+        return tuple(variances.reshape(-1).tolist())
+    return variances
+
+
+def _may_be_captured(
+    x: Tensor, y: Any, weights: Weights, options: dict[str, Any], most: int = 4608
+) -> bool:
+    """Whether launches take a share of the time, and no value is looked at on the way."""
+    given = [x, y, *(w for w in weights if w is not None)]
+    return (
+        all(isinstance(t, Tensor) for t in given)
+        and x.ndim == y.ndim == 2
+        and all(t.ndim == 1 for t in given[2:])
+        and min(len(x), len(y)) >= 2
+        and len(x) * len(y) <= most**2
+        and working_dtype(*given) == torch.float32
+        and options.get("method", "auto") in ("auto", "polar")
+        and options.get("form") != "logdet"
+        and all(o is None or isinstance(o, bool | int | float | str) for o in options.values())
+    )
+
+
+@replayed
 @informative
 def scalar_cost(
     x: Tensor | Mixture | Sketch,  # (*B, N, d)
@@ -177,6 +275,7 @@ def scalar_cost(
         return sides.answer("scalar", found, normalized, log)
 
 
+@replayed
 @informative
 def vector_cost(
     x: Tensor | Mixture | Sketch,  # (*B, N, d)
@@ -281,6 +380,7 @@ def vector_weights(
         return sides.in_callers_dtype(found)
 
 
+@replayed
 @informative
 def matrix_cost(
     x: Tensor | Mixture | Sketch,  # (*B, N, d)
@@ -353,6 +453,7 @@ def matrix_cost(
         return -value if form == "logdet" and not log else value, info
 
 
+@replayed
 @informative
 def svd_cost(
     x: Tensor | Mixture | Sketch,  # (*B, N, d)

@@ -34,6 +34,7 @@ from kermix.checks import rows_at_once
 from kermix.data.images.labelled import LabelledImages, check_same_shape
 from kermix.distributed.ranks import Ranks
 from kermix.errors import RunError
+from kermix.graphs import adam
 from kermix.images.augmentation import Augmentation
 from kermix.images.classifier_settings import ClassifierSettings
 from kermix.networks.image_networks import ImageClassifier, ImageShape, PlainCNN
@@ -46,7 +47,6 @@ from kermix.training.checkpoints import (
     rebuilding,
     set_statistics,
 )
-from kermix.training.graphs import adam
 from kermix.training.loop import Forward, Row, Task
 from kermix.training.schedules import learning_rate
 

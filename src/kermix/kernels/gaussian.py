@@ -99,6 +99,11 @@ class GaussianKernel:
         return _numbers(self._v_p if self._v_q is None else self._v_q)
 
     @property
+    def given(self) -> tuple[tuple[float, ...] | Tensor, tuple[float, ...] | Tensor | None]:
+        """Variances of the data, and of the centers if they differ, as they were given."""
+        return self._v_p, self._v_q
+
+    @property
     def learned(self) -> dict[str, torch.nn.Parameter]:
         """The parameters among the variances."""
         given = {"v": self._v_p, "v_q": self._v_q}

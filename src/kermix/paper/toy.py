@@ -31,6 +31,7 @@ from kermix.costs.baselines import energy_distance
 from kermix.costs.functions import matrix_cost, scalar_cost, svd_cost, vector_cost
 from kermix.distributed.ranks import Ranks
 from kermix.errors import RunError
+from kermix.graphs import adam
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.networks.generators import UniformPrior, reset_with
 from kermix.paper.artefact import (
@@ -46,7 +47,6 @@ from kermix.paper.artefact import (
 from kermix.paper.plots import BLUE, ORANGE, bare, sheet
 from kermix.paper.verdicts import best, decided, excess, of_seeds, ratio_claim, spread
 from kermix.runs.provenance import environment, write_json
-from kermix.training.graphs import adam
 from kermix.training.loop import Forward, Task, Trainer
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from kermix.checks import check_samples
 from kermix.costs.losses import SVDLoss
 from kermix.distributed.ranks import Ranks
 from kermix.errors import OptionError, RunError, ShapeError
+from kermix.graphs import adam
 from kermix.kernels.gaussian import GaussianKernel
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.networks.mixture_networks import (
@@ -37,7 +38,6 @@ from kermix.settings import (
 )
 from kermix.training.checkpoints import check_declared, load_checkpoint, load_model, rebuilding
 from kermix.training.fit_settings import REFINE_BATCH_SIZE, REFINE_WITH, RefineName
-from kermix.training.graphs import adam
 from kermix.training.loop import Forward, Task, Trainer, gradients_on
 from kermix.training.schedules import VarianceSchedule, learning_rate
 

@@ -36,6 +36,7 @@ from kermix.errors import (
     VarianceError,
     WeightError,
 )
+from kermix.graphs import StepGraph
 from kermix.training.checkpoints import (
     RunningAverage,
     load_checkpoint,
@@ -46,7 +47,6 @@ from kermix.training.checkpoints import (
     save_checkpoint,
     tensors_of,
 )
-from kermix.training.graphs import StepGraph
 
 __all__ = ["Forward", "Row", "Task", "Trainer", "gradients_on", "make_fabric"]
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kermix.distributed.ranks import Ranks
+from kermix.graphs import adam
 from kermix.networks.product_binned import (
     ColumnBins,
     Grid,
@@ -30,7 +31,6 @@ from kermix.networks.product_binned import (
 )
 from kermix.networks.product_rows import GaussianProduct, ProductForm, VariableLayer
 from kermix.settings import BATCH_SIZE, LEARNING_RATE, SEED, Setting, Settings
-from kermix.training.graphs import adam
 from kermix.training.loop import Forward, Row, Task, Trainer
 from kermix.training.schedules import learning_rate
 

@@ -11,10 +11,10 @@ from kermix.costs.baselines import energy_distance
 from kermix.distributed.loss import Strategy
 from kermix.distributed.ranks import Ranks
 from kermix.errors import OptionError
+from kermix.graphs import adam
 from kermix.networks.scaled import ScaledModel
 from kermix.training.checkpoints import RunningAverage
 from kermix.training.fit_settings import FitSettings
-from kermix.training.graphs import adam
 from kermix.training.loop import Forward, Row, Task
 from kermix.training.objective import LEAST_POINTS, Objective
 from kermix.training.schedules import VarianceSchedule, learning_rate
