@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import kermix.checks as checks_module
     import kermix.cli.classify_command as classify_command_module
-    import kermix.cli.compare_command as compare_command_module
     import kermix.cli.fit_command as fit_command_module
+    import kermix.cli.options as options_module
     import kermix.costs.formulas as formulas_module
     import kermix.costs.functions as functions_module
     import kermix.costs.losses as losses_module
@@ -80,10 +80,10 @@ if TYPE_CHECKING:
     import kermix.two_sample.error_bars as error_bars_module
     from kermix.checks import check_sizes
     from kermix.cli import SPINS, WAITING, main, spin_briefly
-    from kermix.cli.app import COMMANDS, NEEDS, app
+    from kermix.cli.app import COMMANDS, app, function_of
     from kermix.cli.fit_command import fit
+    from kermix.cli.options import set_options, value_typed
     from kermix.cli.output import plain, print_json, split_names
-    from kermix.cli.settings_options import set_options, value_typed
     from kermix.costs.baselines import energy_distance, mmd_squared, mode_coverage, wasserstein2
     from kermix.costs.losses import CALLS_BEFORE, GraphedCalls
     from kermix.costs.moments import MomentStatistics
