@@ -339,7 +339,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         data_root=given.data_root,
         device=given.device,
         work=given.work,
-        pictures=given.pictures,
+        pictures=given.images,
         scale=given.scale,
         on_row=keep,
     )

@@ -28,7 +28,7 @@ part() { # name, task, methods with semicolons between
   seconds=$(left)
   [ "$seconds" -gt 5 ] || return 0
   timeout "$seconds" python3 -m benchmarks.images --task "$2" --methods "$3" --data-root "$DATA" \
-    --work "$WORK" --pictures "$OUT/png" --out "$OUT/part-$1.json" ${SCALE:+--scale "$SCALE"} \
+    --work "$WORK" --images "$OUT/png" --out "$OUT/part-$1.json" ${SCALE:+--scale "$SCALE"} \
     > "$OUT/$1.log" 2>&1
   echo "$1: exit $? after $(($(date +%s) - START)) s"
 }

@@ -60,8 +60,8 @@ def trainer_of(**options):
             "steps": 0,
         },
         {"model": "conv", "spaces": ("pixels", "coarse", "random", "codes")},
-        {"model": "conv", "spaces": ("random",), "chunk": 10, "cost": "mmd"},
-        {"spaces": ("codes", "coarse"), "chunk": 6, "cost": "matrix"},
+        {"model": "conv", "spaces": ("random",), "images_at_once": 10, "cost": "mmd"},
+        {"spaces": ("codes", "coarse"), "images_at_once": 6, "cost": "matrix"},
     ],
 )
 def test_every_model_trains_and_samples(options):
@@ -175,7 +175,7 @@ def test_settings_that_cannot_be(wrong, text):
 
 
 def test_settings_go_through_json():
-    settings = ImageSettings(spaces=("pixels", "random"), model="conv", chunk=5)
+    settings = ImageSettings(spaces=("pixels", "random"), model="conv", images_at_once=5)
     assert ImageSettings.from_json(settings.as_json()) == settings
     with pytest.raises(OptionError, match="no setting 'colour'"):
         ImageSettings.from_json({"colour": 1})

@@ -131,7 +131,7 @@ def test_cached_gradient_updates_running_means_once():
     for part in noise.split(7):
         other(part)
     torch.testing.assert_close(network[1].running_mean, other[1].running_mean)
-    with pytest.raises(OptionError, match="chunk=0"):
+    with pytest.raises(OptionError, match="images_at_once=0"):
         cached_backward(network, noise, lambda y: y.mean(), 0)
 
 

@@ -56,8 +56,8 @@ def test_two_members_leave_out_each_judging_row(rows, members, most):
      (600, {"members": 2}, False), (600, {"members": 3}, True), (600, {"crossed": False}, False),
      (600, {"calibrate": False}, False), (600, {"calibrate": None}, False),
      (600, {"calibrate": None, "target": 0, "target_share": 0.5}, True),
-     (600, {"held_out": 0.0}, False), (600, {"held_out": 0.2}, False),
-     (598, {"held_out": 0.2}, True), (6000, {"held_out": 0.01}, True)],
+     (600, {"validation_fraction": 0.0}, False), (600, {"validation_fraction": 0.2}, False),
+     (598, {"validation_fraction": 0.2}, True), (6000, {"validation_fraction": 0.01}, True)],
 )  # fmt: skip
 def test_small_tables_and_no_others_are_crossed(rows, changes, crosses):
     common = {"members": 4, "crossed": True, "calibrate": True}

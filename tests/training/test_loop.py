@@ -135,7 +135,7 @@ TASKS = {
     "conditional": (conditional_task, 5),
     "conditional, second stage": (conditional_task, 11),
     "images, autoencoder": (image_task, 3),
-    "images, cost": (lambda: image_task(chunk=5, spaces=("codes", "coarse")), 9),
+    "images, cost": (lambda: image_task(images_at_once=5, spaces=("codes", "coarse")), 9),
     "images, at the cost's start": (lambda: image_task(model="code-mixture", refine_steps=3), 6),
     "images, EM": (lambda: image_task(model="code-mixture", refine_steps=4), 13),
     "classifier": (lambda: classifier_task(mix=0.5, cutout=2, positions=0.5), 7),

@@ -39,7 +39,7 @@ class NeighbourScores(NamedTuple):
 
 @torch.no_grad()
 def neighbour_scores(
-    real: Tensor, fake: Tensor, neighbours: int = 5, seed: int = 0
+    real: Tensor, fake: Tensor, neighbors: int = 5, seed: int = 0
 ) -> NeighbourScores:
     """Precision, recall, density and coverage of fake samples.
 
@@ -48,9 +48,9 @@ def neighbour_scores(
     from scores of random halves of both sets, of up to 1000 rows each.
 
     Args:
-        real: Samples, shape (N, d), more than `neighbours`.
-        fake: Samples of a generator, shape (M, d), more than `neighbours`.
-        neighbours: The number k.
+        real: Samples, shape (N, d), more than `neighbors`.
+        fake: Samples of a generator, shape (M, d), more than `neighbors`.
+        neighbors: The number k.
         seed: Of the halves behind the standard errors.
 
     Example:
@@ -59,8 +59,8 @@ def neighbour_scores(
         >>> round(found.precision, 2), round(found.recall, 2), round(found.coverage, 2)
         (1.0, 0.52, 0.51)
     """
-    values, variances = neighbour_values(real, fake, neighbours)
-    errors = _errors(real.double(), fake.double(), neighbours, variances, seed)
+    values, variances = neighbour_values(real, fake, neighbors)
+    errors = _errors(real.double(), fake.double(), neighbors, variances, seed)
     a, b, c, d = values.tolist()
     e, f, g, h = errors.tolist()
     return NeighbourScores(a, b, c, d, (e, f, g, h))
@@ -68,21 +68,21 @@ def neighbour_scores(
 
 @torch.no_grad()
 def neighbour_values(
-    real: Tensor, fake: Tensor, neighbours: int, pairs_at_once: int = NUMBERS_AT_ONCE
+    real: Tensor, fake: Tensor, neighbors: int, pairs_at_once: int = NUMBERS_AT_ONCE
 ) -> tuple[Tensor, Tensor]:  # (4,), (4,)
     """The four scores, and what their variances would be if each row were by itself."""
     check_pair(real, fake, ("real", "fake"))
-    check_count("neighbours", neighbours)
-    if min(len(real), len(fake)) <= neighbours:
+    check_count("neighbors", neighbors)
+    if min(len(real), len(fake)) <= neighbors:
         raise OptionError(
-            f"neighbours={neighbours} of {len(real)} real and {len(fake)} fake samples: there "
+            f"neighbors={neighbors} of {len(real)} real and {len(fake)} fake samples: there "
             "must be more samples than that in each set."
         )
     real, fake = real.double(), fake.double()
     reach = [
-        nearest(s, s, neighbours + 1, pairs_at_once=pairs_at_once)[0][:, -1] for s in (real, fake)
+        nearest(s, s, neighbors + 1, pairs_at_once=pairs_at_once)[0][:, -1] for s in (real, fake)
     ]
-    return _scores(reach[0], reach[1], _blocks(real, fake, pairs_at_once), neighbours)
+    return _scores(reach[0], reach[1], _blocks(real, fake, pairs_at_once), neighbors)
 
 
 def _scores(
@@ -109,24 +109,24 @@ def _scores(
     return means, torch.stack([s.var() / len(s) for s in shares])
 
 
-def _errors(real: Tensor, fake: Tensor, neighbours: int, single: Tensor, seed: int) -> Tensor:
+def _errors(real: Tensor, fake: Tensor, neighbors: int, single: Tensor, seed: int) -> Tensor:
     """Standard errors: of few rows from halves, of more by how much more than single rows' it is.
 
     How many times the variance of single rows that of all is, a thousand rows tell.
     """
     generator = torch.Generator().manual_seed(seed)
     if max(len(real), len(fake)) <= FEW_ROWS:
-        return _scatter_of_halves(real, fake, neighbours, generator)[0].sqrt()
+        return _scatter_of_halves(real, fake, neighbors, generator)[0].sqrt()
     real, fake = (
         s[torch.randperm(len(s), generator=generator)[:FEW_ROWS].to(s.device)]
         for s in (real, fake)
     )
-    of_some, single_of_some = _scatter_of_halves(real, fake, neighbours, generator)
+    of_some, single_of_some = _scatter_of_halves(real, fake, neighbors, generator)
     return (single * _times(of_some, single_of_some)).sqrt()
 
 
 def _scatter_of_halves(
-    real: Tensor, fake: Tensor, neighbours: int, generator: torch.Generator
+    real: Tensor, fake: Tensor, neighbors: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:  # (4,), (4,)
     """Variances of the scores over new samples, and if each row were by itself.
 
@@ -145,8 +145,8 @@ def _scatter_of_halves(
         return _scores(reach[0], reach[1], [(slice(None), across[one][:, other])], k)
 
     places = [torch.arange(len(s), device=s.device) for s in (real, fake)]
-    single = scores(places[0], places[1], neighbours)[1]
-    k = min(neighbours, min(len(real), len(fake)) // 2 - 1)
+    single = scores(places[0], places[1], neighbors)[1]
+    k = min(neighbors, min(len(real), len(fake)) // 2 - 1)
     if k < 1:
         return single, single
     between, inside = [], []

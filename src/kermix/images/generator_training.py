@@ -203,20 +203,20 @@ def cached_backward(
     network: nn.Module,
     inputs: Tensor,  # (n, k)
     loss: Callable[[Tensor], Tensor],  # (n, d) -> ()
-    chunk: int,
+    images_at_once: int,
     backward: Callable[[Tensor, Tensor], None] = torch.autograd.backward,
 ) -> Tensor:  # ()
     """Add the gradient of `loss(network(inputs))` to the network's parameters.
 
     The network must give the same outputs in both passes: its randomness is part of the inputs.
-    A normalization over the batch is one over a chunk here, and its running means are updated
-    once.
+    A normalization over the batch is one over `images_at_once` rows here, and its running means
+    are updated once.
 
     Args:
         network: From inputs to points, row by row.
         inputs: Such as noise.
         loss: The cost of all points together; called once.
-        chunk: Rows for each run of the network.
+        images_at_once: Rows for each run of the network.
         backward: Called with points and the gradient with respect to them; a Fabric's, for
             instance.
 
@@ -228,15 +228,15 @@ def cached_backward(
         >>> cached_backward(network, torch.ones(5, 2), lambda y: y.square().mean(), 2).shape
         torch.Size([])
     """
-    if chunk < 1:
-        raise OptionError(f"chunk={chunk}: must be at least 1.")
-    parts = inputs.split(chunk)
+    if images_at_once < 1:
+        raise OptionError(f"images_at_once={images_at_once}: must be at least 1.")
+    parts = inputs.split(images_at_once)
     with torch.no_grad(), _running_means_kept(network):
         points = torch.cat([network(part) for part in parts])
     points.requires_grad_()
     value = loss(points)
     (gradient,) = torch.autograd.grad(value, points)
-    for part, own in zip(parts, gradient.split(chunk), strict=True):
+    for part, own in zip(parts, gradient.split(images_at_once), strict=True):
         backward(network(part), own)
     return value.detach()
 
@@ -374,8 +374,8 @@ class ImageTask(Task):
         return functional.binary_cross_entropy_with_logits(logits.float(), images)
 
     def _model_loss(self, data: list[Tensor], share: float) -> Tensor:
-        chunk = self.settings.images_at_once
-        if chunk is None or self.model.is_mixture:
+        images_at_once = self.settings.images_at_once
+        if images_at_once is None or self.model.is_mixture:
             return self._cost(data, self.model.draw(self.per_class, self.generator), share)
         labels = self.model.each_class(self.per_class)
         inputs = self.model.inputs(labels, self.generator)
@@ -384,7 +384,9 @@ class ImageTask(Task):
             grouped = points.unflatten(0, (self.classes, self.per_class))
             return self._cost(data, Draw(grouped, None), share)
 
-        return cached_backward(self.model.network, inputs, cost, chunk, self._fabric.backward)
+        return cached_backward(
+            self.model.network, inputs, cost, images_at_once, self._fabric.backward
+        )
 
     def _em_pass(self) -> Tensor:
         assert self._codes is not None
