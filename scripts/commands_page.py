@@ -11,7 +11,7 @@ from typing import Any, get_args, get_origin
 
 from typer.models import ArgumentInfo
 
-from kermix.cli.app import COMMANDS
+from kermix.cli.app import COMMANDS, function_of
 
 PAGE = Path(__file__).parent.parent / "docs" / "commands.md"
 HEAD = """# Commands
@@ -24,10 +24,11 @@ same in a terminal.
 def page() -> str:
     """The whole page."""
     lines = [HEAD, "| command | what it does |", "|---|---|"]
-    for name, function in COMMANDS.items():
+    functions = {name: function_of(name) for name in COMMANDS}
+    for name, function in functions.items():
         first = _plain(inspect.getdoc(function) or "").split("\n")[0]
         lines.append(f"| [`kermix {name}`](#kermix-{name}) | {first} |")
-    for name, function in COMMANDS.items():
+    for name, function in functions.items():
         lines += ["", f"## kermix {name}", "", _plain(inspect.getdoc(function) or ""), ""]
         lines += [*_parameters(name, function), *_by_set(function)]
     return "\n".join(lines).rstrip() + "\n"

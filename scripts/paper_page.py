@@ -14,11 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from kermix.paper import artefact as statements
-from kermix.paper import formula_checks as formulas
 from kermix.paper import prior, remarks, table_records
 from kermix.paper.artefact import Claim
-from kermix.paper.catalogue import ARTEFACTS, judge_again
-from kermix.paper.counts import by_statement, counted_in_words, that_count
+from kermix.paper.catalogue import (
+    ARTEFACTS,
+    by_statement,
+    counted_in_words,
+    judge_again,
+    that_count,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, PAGE = ROOT / "results" / "paper", ROOT / "docs" / "paper.md"
@@ -79,10 +83,10 @@ CONTENTS = (
           found="cited, nothing is claimed of them; `km.dependence` has trace, log-determinant "
           "and HSIC with an exact p-value"),
     Entry("Proposition 4, Eqs. 6, 7", "scalar cost, its bound, tight when q = p",
-          ("kermix.scalar_cost", "kermix.ScalarLoss"), (REFERENCE, LAWS), (formulas.BOUNDED,)),
+          ("kermix.scalar_cost", "kermix.ScalarLoss"), (REFERENCE, LAWS), (remarks.BOUNDED,)),
     Entry("Proposition 5, Eq. 8", "vector-matrix cost and its bound",
           ("kermix.vector_cost", "kermix.vector_weights", "kermix.VectorLoss"),
-          (REFERENCE, LAWS, MIXTURES), (formulas.BOUNDED,)),
+          (REFERENCE, LAWS, MIXTURES), (remarks.BOUNDED,)),
     Entry("Section IV", "the optimal weights of the residuals, R^-1 P, and their error",
           ("kermix.vector_weights",), (REFERENCE, ERRATA),
           found="the error is <p, p> - vc: erratum 14"),
@@ -122,9 +126,9 @@ CONTENTS = (
     Entry("Section III", "three costs perform similarly, the SVD cost outperforms them", (), (),
           (statements.SIMILAR, statements.BEST)),
     Entry("Section IV", "all costs are bounded by the norm of p", ("kermix.matrix_cost",),
-          (LAWS,), (formulas.BOUNDED, statements.MATRIX_BOUND), "errata 1 and 8"),
+          (LAWS,), (remarks.BOUNDED, statements.MATRIX_BOUND), "errata 1 and 8"),
     Entry("Section IV", "the nuclear norm is at most N * N(0), when samples match",
-          ("kermix.svd_cost",), (LAWS,), (formulas.TRACE,), "without N in Eq. 19: erratum 13"),
+          ("kermix.svd_cost",), (LAWS,), (remarks.TRACE,), "without N in Eq. 19: erratum 13"),
     Entry("Section IV", "the solution X_n = X'_n is not the only one", ("kermix.svd_cost",),
           (ERRATA,), found="any order of the samples; the density is unique"),
     Entry("Property 8, Eqs. 15, 16", "decompositions under dX and under p and q, for any kernel",
@@ -144,13 +148,13 @@ CONTENTS = (
     Entry("Eq. 20", "for q = p, eigenvectors are left singular vectors of C",
           ("kermix.decompose",), (SPECTRUM,), (statements.ROOT_VECTORS,)),
     Entry("Section IV", "C is the root of the joint density p N(.; 2v)", (), (),
-          (formulas.ROOT,), "of p N(.; v/2): erratum 9"),
+          (remarks.ROOT,), "of p N(.; v/2): erratum 9"),
     Entry("Eqs. 21, 22", "the identity function, decomposed by the Gaussians",
-          ("kermix.spectrum.decomposition.Decomposition.identity",), (SPECTRUM,),
-          (statements.IDENTITY, formulas.BEST_PLAIN), "errata 3 and 12"),
-    Entry("Section IV", "the same for the vector-matrix cost", (), (), (formulas.VECTOR_FORM,)),
+          ("kermix.spectrum.Decomposition.identity",), (SPECTRUM,),
+          (statements.IDENTITY, remarks.BEST_PLAIN), "errata 3 and 12"),
+    Entry("Section IV", "the same for the vector-matrix cost", (), (), (remarks.VECTOR_FORM,)),
     Entry("Property 9, Eq. 23", "whitened functions: the best approximators, orthonormal",
-          ("kermix.decompose",), (SPECTRUM, ERRATA), (formulas.OPTIMAL,),
+          ("kermix.decompose",), (SPECTRUM, ERRATA), (remarks.OPTIMAL,),
           "V g, not V' g: erratum 15"),
     Entry("Property 10, Eq. 24", "product of functions of many variables; its Gaussian form",
           ("kermix.networks.product_rows.GaussianProduct",

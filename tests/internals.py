@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import kermix.checks as checks_module
     import kermix.cli.classify_command as classify_command_module
-    import kermix.cli.compare_command as compare_command_module
     import kermix.cli.fit_command as fit_command_module
+    import kermix.cli.options as options_module
     import kermix.costs.formulas as formulas_module
     import kermix.costs.functions as functions_module
     import kermix.data.images.image_cache as image_cache_module
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     import kermix.images.generator_run as generator_run_module
     import kermix.images.generator_training as generator_training_module
     import kermix.kernels.means as means_module
-    import kermix.kernels.means_compiled as means_compiled_module
     import kermix.kernels.means_triton as means_triton_module
     import kermix.linalg.nuclear as nuclear_module
     import kermix.linalg.polar as polar_module
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
     import kermix.paper.artefact as artefact_module
     import kermix.paper.as_written as as_written_module
     import kermix.paper.classification as classification_module
-    import kermix.paper.formula_checks as formula_checks_module
     import kermix.paper.generation as generation_module
     import kermix.paper.identity as identity_module
     import kermix.paper.image_cells as image_cells_module
@@ -80,10 +78,10 @@ if TYPE_CHECKING:
     import kermix.two_sample.error_bars as error_bars_module
     from kermix.checks import check_sizes
     from kermix.cli import SPINS, WAITING, main, spin_briefly
-    from kermix.cli.app import COMMANDS, NEEDS, app
+    from kermix.cli.app import COMMANDS, app, function_of
     from kermix.cli.fit_command import fit
+    from kermix.cli.options import set_options, value_typed
     from kermix.cli.output import plain, print_json, split_names
-    from kermix.cli.settings_options import set_options, value_typed
     from kermix.costs.baselines import energy_distance, mmd_squared, mode_coverage, wasserstein2
     from kermix.costs.functions import by_graph
     from kermix.costs.moments import MomentStatistics
@@ -183,10 +181,15 @@ if TYPE_CHECKING:
         train_on_synthetic,
     )
     from kermix.kernels.distances import Layout, attraction, squared_distances
-    from kermix.kernels.gaussian import as_kernel, variance_grid
+    from kermix.kernels.gaussian import (
+        MixedKernel,
+        as_kernel,
+        mismatch_of,
+        mixed_kernel,
+        variance_grid,
+    )
     from kermix.kernels.gram import ScaledGram, scaled_gram
     from kermix.kernels.means import log_kernel_means
-    from kermix.kernels.mixed import MixedKernel, mismatch_of, mixed_kernel
     from kermix.kernels.others import PointKernel, as_point_kernel
     from kermix.kernels.subsets import distinct_rows, symmetric_subset
     from kermix.linalg.cholesky import leading_svd, ridged_factor, shrunk
@@ -269,7 +272,7 @@ if TYPE_CHECKING:
     from kermix.sketches.landmarks import BLOCK, random_pivots, recognized, row_keys
     from kermix.sketches.principal import EXACT_UP_TO, PrincipalFeatures, principal_features
     from kermix.sketches.sketch import sample_moments
-    from kermix.spectrum.decomposition import unit_gaussians
+    from kermix.spectrum import unit_gaussians
     from kermix.tables.compare.coincidence import chance_of_equal_rows
     from kermix.tables.compare.column_changes import (
         ColumnValues,

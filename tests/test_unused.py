@@ -9,7 +9,12 @@ import kermix
 
 ROOT = Path(__file__).parents[1]
 USERS = ("src", "benchmarks", "scripts", "examples", "docs")
-CALLED_FROM_OUTSIDE = {"_kermix", "_should_skip_dynamo", "on_validation_epoch_end"}
+CALLED_FROM_OUTSIDE = {
+    "_kermix",
+    "list_commands",
+    "_should_skip_dynamo",
+    "on_validation_epoch_end",
+}
 
 
 def test_every_name_is_used_outside_the_tests():

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from kermix.sketches.features import fourier_features, nystrom_features
     from kermix.sketches.kernel_features import kernel_features
     from kermix.sketches.sketch import Sketch
-    from kermix.spectrum.decomposition import decompose, decompose_grid
+    from kermix.spectrum import decompose, decompose_grid
     from kermix.tables.compare.compare import compare
     from kermix.tables.drift.monitor import DriftMonitor
     from kermix.tables.drift.period_drift import drift_over_time
@@ -125,7 +125,7 @@ _PUBLIC = {
     "kermix.sketches.features": "fourier_features nystrom_features",
     "kermix.sketches.kernel_features": "kernel_features",
     "kermix.sketches.sketch": "Sketch",
-    "kermix.spectrum.decomposition": "decompose decompose_grid",
+    "kermix.spectrum": "decompose decompose_grid",
     "kermix.tables.compare.compare": "compare",
     "kermix.tables.drift.monitor": "DriftMonitor",
     "kermix.tables.drift.period_drift": "drift_over_time",

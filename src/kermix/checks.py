@@ -7,6 +7,7 @@ accelerator a look at the values would make the host wait for the device at ever
 
 import importlib.util
 import numbers
+import shutil
 from functools import cache
 from typing import Any
 
@@ -29,6 +30,7 @@ __all__ = [
     "check_sizes",
     "check_weights",
     "finite_in",
+    "has_compiler",
     "has_triton",
     "is_concrete",
     "is_traced",
@@ -55,6 +57,12 @@ def is_traced(*tensors: Tensor) -> bool:
 def has_triton() -> bool:
     """Whether kernels can be written for a GPU."""
     return importlib.util.find_spec("triton") is not None
+
+
+@cache
+def has_compiler() -> bool:
+    """Whether a C++ compiler is on the path, which `torch.compile` needs for a CPU."""
+    return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
 
 
 def is_concrete(*tensors: Tensor) -> bool:

@@ -7,7 +7,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from internals import COMMANDS, app
+from internals import COMMANDS, app, function_of
 
 WIDTH = 80
 
@@ -84,7 +84,7 @@ def test_the_help_of_classify_is_about_images_or_a_target(monkeypatch):
 def test_an_option_for_each_setting_that_is_not_rare(name):
     command = get_command(app).commands[name]
     options = {option for parameter in command.params for option in parameter.opts}
-    for cls in COMMANDS[name].groups["settings"].classes:
+    for cls in function_of(name).groups["settings"].classes:
         common = {s.name for s in cls.declared() if not s.about.rare}
         assert {f"--{setting.replace('_', '-')}" for setting in common} <= options
 

@@ -232,7 +232,7 @@ def test_the_page_is_there_before_the_answer_is_printed(folder, tmp_path, monkey
     def closed(*_):
         raise BrokenPipeError
 
-    monkeypatch.setattr("internals.compare_command_module.print_json", closed)
+    monkeypatch.setattr("internals.options_module.print_json", closed)
     found = CliRunner().invoke(
         app, ["compare", str(folder / "a.npy"), str(folder / "a.npy"), "--json", "--report",
               str(tmp_path / "early.html"), "--permutations", "19", "--jackknife-groups", "0"],

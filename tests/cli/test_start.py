@@ -6,7 +6,7 @@ import sys
 
 from typer.testing import CliRunner
 
-from internals import NEEDS, app
+from internals import COMMANDS, app
 from kermix.errors import MissingExtraError
 
 # A program that ends once PyTorch has been imported, and else prints how each command ended.
@@ -29,7 +29,6 @@ for arguments in json.loads(sys.argv[1]):
     ends.append((status, told.getvalue()))
 print(json.dumps(ends))
 """
-COMMANDS = tuple(NEEDS)
 WRONG = [
     (["fit", "--stpes", "3"], "No such option"),
     (["compare", "a.csv", "b.csv"], "a.csv: there is no such file"),

@@ -1,6 +1,7 @@
 """Files in batches: every row once, whatever the pieces; errors name the file, row and column."""
 
 import gzip
+import re
 
 import numpy as np
 import pandas as pd
@@ -163,14 +164,32 @@ def test_truth_values_in_two_spellings_are_text_wherever_they_begin(small_pieces
 def test_a_word_far_down_a_long_file_is_named_with_its_line(typed, small_pieces, tmp_path):
     path = tmp_path / "long.csv"
     path.write_text("n,m\n" + '"1.5",7\n\n' * 3000 + "1.5,word\n" + "2,3\n" * 10)
-    where = r"long\.csv, line 6002, column m: 'word' is not a number"
-    with pytest.raises(SchemaError, match=where):
-        open_files([str(path)], typed=typed)
-    with pytest.raises(SchemaError, match=where):
-        read_frame(path)
+    where = r"long\.csv, line 6002, column m: 'word' is not a number, so the column is text"
+    for found in (open_files([str(path)], typed=typed), read_frame(path)[1]):
+        notes = found.notes if hasattr(found, "notes") else found
+        assert len(notes) == 1
+        assert re.search(where, notes[0])
+        assert "all but 1 of its 3,011 cells" in notes[0]
+        assert notes[0].endswith("--missing word.")
     assert open_files([str(path)], ["n"], typed=typed).columns == ("n",)
-    said = Reading(exclude=("m",)), Reading(kinds={"m": "category"}), Reading(missing=("word",))
-    assert all(open_files([str(path)], typed=typed, reading=r).columns for r in said)
+    if not typed:
+        with pytest.raises(TableError, match=where):
+            open_files([str(path)], ["m"])
+    said = Reading(kinds={"m": "number"})
+    with pytest.raises(SchemaError, match=r"line 6002, column m: 'word' is not a number, and"):
+        open_files([str(path)], typed=typed, reading=said)
+    numbers = open_files([str(path)], reading=Reading(missing=("word",)))
+    assert numbers.columns == ("n", "m")
+
+
+def test_many_words_far_down_are_a_fault(small_pieces, tmp_path):
+    path = tmp_path / "long.csv"
+    path.write_text("n,m\n" + "".join(f"1.5,{k}\n" for k in range(3000)) + "1.5,word\n" * 200)
+    with pytest.raises(
+        SchemaError, match=r"line 3002, column m: 'word' is not a number, and most"
+    ):
+        open_files([str(path)])
+    assert open_files([str(path)], ["n"]).columns == ("n",)
 
 
 def damaged_page(path):

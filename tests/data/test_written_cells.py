@@ -165,13 +165,91 @@ def test_gaps_do_not_hide_a_decimal_comma(tmp_path):
 
 
 @pytest.mark.parametrize("decimal", [".", ","])
-def test_a_wrong_cell_is_named_whatever_the_decimal_mark(decimal, tmp_path):
+@pytest.mark.parametrize("wrong", [1, 4])
+def test_a_wrong_cell_is_named_whatever_the_decimal_mark(decimal, wrong, tmp_path):
+    """Few of 60 make the column text, and a note says so; more are a fault."""
     cells = [f"{k}{decimal}5" for k in range(ROWS)]
-    cells[3] = "oops"
+    cells[3 : 3 + wrong] = ["oops"] * wrong
     path = tmp_path / "t.csv"
     path.write_text("\n".join(["n;c", *(f"{k};{c}" for k, c in enumerate(cells)), ""]))
-    with pytest.raises(km.errors.SchemaError, match="line 5, column c: 'oops' is not a number"):
-        read_frame(path, Reading(decimal=decimal))
+    said = Reading(decimal=decimal)
+    where = "line 5, column c: 'oops' is not a number"
+    if wrong > ROWS / 20:
+        with pytest.raises(km.errors.SchemaError, match=f"{where}, and most cells"):
+            read_frame(path, said)
+        return
+    frame, notes = read_frame(path, said)
+    assert frame.columns["c"].to_pylist() == cells
+    assert [n for n in notes if where in n and n.endswith("as gaps: --missing oops.")] == notes
+    assert not any("oops" in n for n in km.Schema.infer(frame).notes()), "which is said once"
+    assert any("'oops'" in note for note in km.Schema.infer(path).notes())
+    numbers, notes = read_frame(path, Reading(decimal=decimal, missing=("oops",)))
+    assert str(numbers.columns["c"].type) == "double"
+    assert notes == []
+
+
+STRAY = {
+    "one": (["unknown"], "'unknown' is not a number, so", "--missing unknown."),
+    "two": (["unknown", "c"], "(nor is 'c'), so", "--missing c."),
+    "seven": (
+        ["a b", *"bcdefg"],
+        "(nor are 'b', 'c', 'd', 'e' and more), so",
+        "--missing e and so on.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", STRAY)
+@pytest.mark.parametrize("kind", ["csv", "dict"])
+def test_few_words_among_numbers_make_text_and_are_told(case, kind, tmp_path):
+    words, middle, end = STRAY[case]
+    cells = [str(k * k) for k in range(1000)]
+    cells[10 : 10 + len(words)] = words
+    source = {"c": cells} if kind == "dict" else column(tmp_path / "t.csv", cells)
+    frame, (note,) = read_frame(source)
+    assert str(frame.columns["c"].type) == "string"
+    assert ("row 10" if kind == "dict" else "t.csv, line 12") + ", column c: " in note
+    assert middle in note
+    assert f"all but {len(words)} of its 1,000 cells are numbers" in note
+    assert note.endswith(end)
+    kinds = Reading(kinds={"c": "number"})
+    with pytest.raises(km.errors.SchemaError, match=f"{words[0]!r} is not a number"):
+        read_frame(source, kinds)
+
+
+def test_few_words_in_one_of_several_files_make_text_of_all(tmp_path):
+    cells = [str(k * k) for k in range(1000)]
+    paths = [column(tmp_path / "a.csv", cells), column(tmp_path / "b.csv", [*cells, "unknown"])]
+    frame, (note,) = read_frame(paths)
+    assert frame.columns["c"].to_pylist() == [*cells, *cells, "unknown"]
+    assert "b.csv, line 1002, column c: 'unknown' is not a number" in note
+    files = open_files([str(p) for p in paths], typed=True)
+    assert files.notes == (note,)
+    kinds = {str(t.schema.field("c").type) for part in files.parts for t, _ in part.tables()}
+    assert kinds == {"string"}
+
+
+SHIFTED = {
+    "to the right": (",ann,7,1.5", "column age: 'ann' is not a number"),
+    "to the left": ("7,1.5,rome,", "column size: 'rome' is not a number"),
+    "two words": ("ann,rome,bob,rome", "column age: 'rome' is not a number"),
+    "names again": ("name,age,size,city", "the names of columns are there again"),
+}
+
+
+@pytest.mark.parametrize("case", SHIFTED)
+def test_a_shifted_row_is_a_fault_although_it_is_one(case, tmp_path):
+    row, message = SHIFTED[case]
+    lines = [f"{['ann', 'bob'][k % 2]},{k % 90},{k / 8},{['rome', 'oslo'][k % 3 // 2]}"
+             for k in range(500)]  # fmt: skip
+    lines[200] = row
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["name,age,size,city", *lines, ""]))
+    with pytest.raises(km.errors.SchemaError, match=rf"t\.csv, line 202[,:] {message}"):
+        read_frame(path)
+    lines[200] = "ann,unknown,unknown,rome"  # the same word is no sign of that
+    path.write_text("\n".join(["name,age,size,city", *lines, ""]))
+    assert len(read_frame(path)[1]) == 2
 
 
 def test_marks_among_words_and_codes_stay_text(tmp_path):

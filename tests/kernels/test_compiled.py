@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from cases import DTYPES, normal
-from internals import means_compiled_module as compiled
+from internals import means_module as compiled
 
 # It had another name before PyTorch 2.6.
 NAMES = ("recompile_limit", "cache_size_limit")
@@ -34,7 +34,7 @@ def test_every_dtype_and_dimension_has_its_loop():
     for dtype in DTYPES:
         for d in (1, 3):
             p, s = normal(2, 5, d, seed=1, dtype=dtype), normal(2, 7, d, seed=2, dtype=dtype)
-            found = compiled.nearest_distances(p, s, torch.ones(2, 7, dtype=dtype))
+            found = compiled.compiled_nearest_distances(p, s, torch.ones(2, 7, dtype=dtype))
             truth = (s[:, None].double() - p[:, :, None].double()).square().sum(-1).amin(-1)
             assert_close(found.double(), truth, rtol=1e-5, atol=0)
 
@@ -46,7 +46,7 @@ def test_moments(dtype):
     gaps = s[:, None].double() - p[:, :, None].double()
     distances = gaps.square().sum(-1)
     value = weights[:, None].double() * (-0.7 * distances).exp()
-    found = compiled.kernel_moments(p, s, weights, rate, gradient=True)
+    found = compiled.compiled_kernel_moments(p, s, weights, rate, gradient=True)
     truth = value.sum(-1), (value[..., None] * gaps).sum(-2), (value * distances).sum(-1)
     for f, t in zip(found, truth, strict=True):
         assert_close(f.double(), t, rtol=1e-5, atol=1e-6)
@@ -56,8 +56,8 @@ def test_very_far_points_are_finite():
     p, s = torch.zeros(1, 3, 2), torch.zeros(1, 4, 2)
     s[0, 0] = p[0, 1] = 1e25
     weights = torch.full((1, 4), 0.25)
-    near = compiled.nearest_distances(p, s, weights)
-    found = compiled.kernel_moments(
+    near = compiled.compiled_nearest_distances(p, s, weights)
+    found = compiled.compiled_kernel_moments(
         p, s, weights, torch.tensor(1.0), near_targets=near, gradient=True
     )
     assert all(torch.isfinite(part).all() for part in (near, *found))

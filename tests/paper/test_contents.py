@@ -10,7 +10,6 @@ import pytest
 
 from internals import ARTEFACTS, judge_again
 from internals import artefact_module as statements
-from internals import formula_checks_module as formulas
 from internals import prior_module as prior
 from internals import remarks_module as remarks
 from internals import table_records_module as table_records
@@ -66,8 +65,9 @@ def test_every_erratum_is_named_where_the_paper_has_it():
 
 def test_every_statement_that_is_judged_is_in_the_table():
     named = {statement for entry in CONTENTS for statement in entry.statements}
-    known = {getattr(statements, name) for name in statements.__all__ if name.isupper()}
-    known |= {prior.FITS, prior.PROPERTY_3, formulas.BOUNDED, formulas.OPTIMAL, remarks.SMALL}
+    upper = [getattr(statements, name) for name in statements.__all__ if name.isupper()]
+    known = {text for text in upper if isinstance(text, str) and text.endswith(".")}  # no colors
+    known |= {prior.FITS, prior.PROPERTY_3, remarks.BOUNDED, remarks.OPTIMAL, remarks.SMALL}
     known |= {table_records.GAP, table_records.TRAIN, table_records.CNN}
     assert known <= named
 

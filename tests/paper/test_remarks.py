@@ -5,7 +5,6 @@ import copy
 import pytest
 import torch
 
-from internals import formula_checks_module as formulas
 from internals import prior_module as prior
 from internals import remarks_module as remarks
 from kermix import matrix_cost
@@ -24,7 +23,7 @@ LARGEST = [{"divided": 0.9, "undivided": 0.9}, {"divided": 0.8, "undivided": 0.0
 
 @pytest.fixture(scope="module")
 def found():
-    return formulas.formulas()
+    return remarks.formulas()
 
 
 def rows_of(summary, name, seeds=3):
@@ -100,12 +99,12 @@ def test_the_least_distance_to_the_identity_is_the_matrix_cost():
     """Against a direct minimization over all matrices C, by the normal equations."""
     x = torch.linspace(-0.4, 0.4, 7, dtype=torch.float64)[:, None]
     y = x + 0.02 * torch.sin(9 * x)
-    r_f, r_g, cross = formulas._gram(y, y), formulas._gram(x, x), formulas._gram(y, x)
+    r_f, r_g, cross = remarks._gram(y, y), remarks._gram(x, x), remarks._gram(y, x)
     system = torch.kron(r_f, r_g)
     best = torch.linalg.solve(system, cross.flatten())
     least = best @ system @ best - 2 * best @ cross.flatten()
     assert float(-least) == pytest.approx(float(matrix_cost(x, y, remarks.V, ridge=0.0)), rel=1e-9)
-    assert formulas._optimality(x, y)["whitened"] == pytest.approx(1, abs=1e-9)
+    assert remarks._optimality(x, y)["whitened"] == pytest.approx(1, abs=1e-9)
 
 
 PRIOR = {

@@ -1,42 +1,104 @@
-"""The `kermix` command: its sub-commands, and how errors are shown."""
+"""The `kermix` command: its sub-commands, loaded when called, and how errors are shown."""
 
 import functools
+import importlib
 import importlib.util
 import inspect
 import sys
 import warnings
-from collections.abc import Callable
-from typing import Annotated, Any, NoReturn, TextIO
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, NamedTuple, NoReturn, TextIO
 
 import rich
 import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from kermix.cli import classify_command as classify
-from kermix.cli import compare_command as compare
-from kermix.cli import drift_command as drift
-from kermix.cli import evaluate_command as evaluate
-from kermix.cli import explore_command as explore
-from kermix.cli import fit_command as fit
-from kermix.cli import reproduce_command as reproduce
-from kermix.cli import sample_command as sampling
-from kermix.cli import schema_command as schema
-from kermix.cli import score_command as scoring
-from kermix.cli import sketch_command as sketch
-from kermix.cli import spectrum_command as spectrum
-from kermix.cli import tables_command as tables
-from kermix.cli.options import WORDS, Command
+from kermix.cli.options import WORDS, Command, command_of
 from kermix.cli.output import INTERRUPTED, plain, print_notes
-from kermix.cli.settings_options import command_of
 from kermix.environment import __version__
 from kermix.errors import DegenerateDataWarning, KermixError, MissingExtraError, ZeroDensityWarning
 
-__all__ = ["app", "run"]
+__all__ = ["COMMANDS", "app", "function_of", "run"]
+
+FIRST, FITTED, COMPARING, MORE = (
+    "To begin with", "With a fitted model", "Data against data", "Images, and the paper",
+)  # fmt: skip
+# What a command needs besides PyTorch and NumPy, so that nothing is missing after the work.
+READS, DRAWS, TRAINS = (
+    ("pyarrow", "pandas"),
+    ("matplotlib", "jinja2"),
+    ("lightning", "sklearn", "safetensors"),
+)
+CALLED = {"sklearn": "scikit-learn", "jinja2": "Jinja2"}
+
+
+class Entry(NamedTuple):
+    """Where a command is, and what it needs to be installed."""
+
+    module: str  # of `kermix.cli`
+    function: str
+    panel: str  # of the help
+    needs: tuple[str, ...]
+
+
+FITS, ASKS, COMPARES = (*READS, *DRAWS, *TRAINS), (*READS, *TRAINS), (*READS, "jinja2")
+COMMANDS = {
+    "fit": Entry("fit_command", "fit", FIRST, FITS),
+    "sample": Entry("sample_command", "sample", FIRST, ASKS),
+    "compare": Entry("compare_command", "command", FIRST, COMPARES),
+    "explore": Entry("explore_command", "command", FIRST, (*FITS, "starlette", "uvicorn")),
+    "impute": Entry("tables_command", "impute", FITTED, ASKS),
+    "predict": Entry("classify_command", "predict", FITTED, ASKS),
+    "score": Entry("score_command", "score", FITTED, ASKS),
+    "resume": Entry("fit_command", "resume", FITTED, FITS),
+    "evaluate": Entry(
+        "evaluate_command", "command", COMPARING, (*COMPARES, "sklearn", "safetensors")
+    ),
+    "drift": Entry("drift_command", "command", COMPARING, COMPARES),
+    "schema": Entry("schema_command", "command", COMPARING, READS),
+    "sketch": Entry("sketch_command", "command", COMPARING, (*READS, "safetensors")),
+    "spectrum": Entry("spectrum_command", "command", COMPARING, COMPARES),
+    "classify": Entry("classify_command", "classify", MORE, FITS),
+    "reproduce": Entry("reproduce_command", "command", MORE, FITS),
+}
+
+
+def function_of(name: str) -> Command:
+    """The function of a command; its module is imported now."""
+    entry = COMMANDS[name]
+    function: Command = getattr(
+        importlib.import_module(f"kermix.cli.{entry.module}"), entry.function
+    )
+    return function
+
+
+class _Loaded(Mapping[str, Any]):
+    """Typer's commands by name, each made when it is asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        entry, function = COMMANDS[name], function_of(name)
+        single = typer.Typer(add_completion=False, rich_markup_mode="rich")
+        single.command(
+            name, cls=command_of(function), help=_help(function), rich_help_panel=entry.panel
+        )(_complete(name, function))
+        return typer.main.get_command(single)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
 
 
 class _Commands(TyperGroup):
-    """The commands, which can ask for the words that were typed."""
+    """The commands, which are loaded when called, and can ask for the words that were typed."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**{**attributes, "commands": _Loaded()})
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta[WORDS] = list(args)
@@ -71,59 +133,9 @@ def _kermix(
     """
 
 
-FIRST, FITTED, COMPARING, MORE = (
-    "To begin with", "With a fitted model", "Data against data", "Images, and the paper",
-)  # fmt: skip
-GROUPS: dict[str, dict[str, Command]] = {
-    FIRST: {
-        "fit": fit.fit,
-        "sample": sampling.sample,
-        "compare": compare.command,
-        "explore": explore.command,
-    },
-    FITTED: {
-        "impute": tables.impute,
-        "predict": classify.predict,
-        "score": scoring.score,
-        "resume": fit.resume,
-    },
-    COMPARING: {
-        "evaluate": evaluate.command,
-        "drift": drift.command,
-        "schema": schema.command,
-        "sketch": sketch.command,
-        "spectrum": spectrum.command,
-    },
-    MORE: {
-        "classify": classify.classify,
-        "reproduce": reproduce.command,
-    },
-}
-COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
-
-
-# What a command needs besides PyTorch and NumPy, so that nothing is missing after the work.
-READS, DRAWS, TRAINS = (
-    ("pyarrow", "pandas"),
-    ("matplotlib", "jinja2"),
-    ("lightning", "sklearn", "safetensors"),
-)
-NEEDS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("fit", "resume", "classify", "reproduce"), (*READS, *DRAWS, *TRAINS)),
-    **dict.fromkeys(("sample", "score", "impute", "predict"), (*READS, *TRAINS)),
-    "explore": (*READS, *DRAWS, *TRAINS, "starlette", "uvicorn"),
-    "schema": READS,
-    **dict.fromkeys(("compare", "drift"), (*READS, "jinja2")),
-    "sketch": (*READS, "safetensors"),
-    "spectrum": (*READS, "jinja2"),
-    "evaluate": (*READS, "jinja2", "sklearn", "safetensors"),
-}
-CALLED = {"sklearn": "scikit-learn", "jinja2": "Jinja2"}
-
-
 def _check_extras(command: str) -> None:
     """Refuse a command that would stop half-way, and name all that it lacks at once."""
-    missing = [n for n in NEEDS.get(command, ()) if importlib.util.find_spec(n) is None]
+    missing = [n for n in COMMANDS[command].needs if importlib.util.find_spec(n) is None]
     if missing:
         names = ", ".join(CALLED.get(name, name) for name in missing)
         extras = "cli,explore" if command == "explore" else "cli"
@@ -149,13 +161,6 @@ def _complete(name: str, function: Callable[..., None]) -> Callable[..., None]:
             raise typer.Exit(INTERRUPTED) from None
 
     return command
-
-
-for _panel, _group in GROUPS.items():
-    for _name, _function in _group.items():
-        app.command(
-            _name, cls=command_of(_function), help=_help(_function), rich_help_panel=_panel
-        )(_complete(_name, _function))
 
 
 def _show_warning(

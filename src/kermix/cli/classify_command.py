@@ -17,17 +17,19 @@ from kermix.cli.options import (
     DataRoot,
     Device,
     ImageSize,
+    Kinds,
     Quick,
     RunOut,
+    SettingsOptions,
     check_there,
     given,
     reads_tables,
     takes,
     train_and_finish,
     typed_command,
+    value_typed,
 )
 from kermix.cli.output import check_output, print_lines, print_notes
-from kermix.cli.settings_options import Kinds, SettingsOptions, value_typed
 from kermix.cli.tables_command import predict_table, table_run
 from kermix.data.readers.common import Reading, counted
 from kermix.errors import OptionError

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-PORT = 8570
-
 
 @reads_tables
 def command(
@@ -45,7 +43,7 @@ def command(
     ] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(help="First port to try; if it is in use, the next one is tried.")
-    ] = PORT,
+    ] = 8570,
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Whether to open the page in a browser.")
     ] = True,
@@ -84,15 +82,20 @@ def command(
             server_of(app).run(sockets=[listening])
         finally:
             explored.close()
-            if explored.fitting is not None and explored.state != "ready":
-                failed = explored.fitting.failed
-                told = "The fit is saved." if failed is None else f"The fit has failed: {failed}"
-                Console().print(
-                    f"{told} To continue: {explored.resume}",
-                    markup=False, highlight=False, soft_wrap=True,
-                )  # fmt: skip
+            _say_how_to_go_on(explored)
     finally:
         listening.close()
+
+
+def _say_how_to_go_on(explored: "Explored") -> None:
+    """Of a fit that was begun for the page, and is not done."""
+    if explored.fitting is None or explored.state == "ready":
+        return
+    failed = explored.fitting.failed
+    told = "The fit is saved." if failed is None else f"The fit has failed: {failed}"
+    Console().print(
+        f"{told} To continue: {explored.resume}", markup=False, highlight=False, soft_wrap=True
+    )
 
 
 def _opened(

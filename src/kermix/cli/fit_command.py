@@ -15,17 +15,19 @@ from kermix.cli.options import (
     DataRoot,
     Device,
     ImageSize,
+    Kinds,
     Quick,
     RunOut,
+    SettingsOptions,
     check_there,
     given,
     reads_tables,
     takes,
     train_and_finish,
     typed_command,
+    value_typed,
 )
 from kermix.cli.output import print_notes
-from kermix.cli.settings_options import Kinds, SettingsOptions, value_typed
 from kermix.data.readers.common import Reading
 from kermix.environment import is_main_process
 from kermix.images.generator_settings import ImageModelName, ImageSettings
@@ -127,8 +129,13 @@ def _start(
     )
 
 
+def _of_run(out: RunOut = None, quick: Quick = False) -> dict[str, Any]:
+    """Where the run is kept, and how much is done."""
+    return {**given(out=out), "quick": quick}
+
+
 @reads_tables
-@takes(of_data=_of_data, settings=SETTINGS, start=_start)
+@takes(of_data=_of_data, settings=SETTINGS, of_run=_of_run, start=_start)
 def fit(
     context: typer.Context,
     data: Annotated[
@@ -156,8 +163,7 @@ def fit(
         ),
     ] = None,
     settings: dict[str, Any],
-    out: RunOut = None,
-    quick: Quick = False,
+    of_run: dict[str, Any],
     reading: Reading = AS_FOUND,
     start: dict[str, Any],
 ) -> None:
@@ -169,8 +175,8 @@ def fit(
     check_there(data)
     from kermix.fitting.fit import begin_fit
 
-    options = {**of_data, **given(model=model, out=out), **settings, **start, **reading.said()}
-    run, dataset = begin_fit(data, quick=quick, **options, command=typed_command(context))
+    options = {**of_data, **given(model=model), **settings, **of_run, **start, **reading.said()}
+    run, dataset = begin_fit(data, **options, command=typed_command(context))
     if is_main_process():
         print_notes(run.notes(dataset))
     train_and_finish(run, dataset)

@@ -1,15 +1,32 @@
-"""Options that commands share: how a table is read, how a training is run and its end shown."""
+"""Options that commands share: how a table is read, how a training is run and its end shown.
+
+Those of a training are made from classes of settings; its help shows those that apply.
+"""
 
 import functools
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 import typer
 from rich.console import Console
+from typer.core import TyperCommand
 
-from kermix.cli.output import WORDS, end_stopped_run, show_run, split_names
+from kermix.cli.output import (
+    DIFFERENT,
+    WORDS,
+    check_output,
+    end_stopped_run,
+    print_json,
+    saved_page,
+    show_run,
+    split_names,
+)
 from kermix.data.readers.common import (
     KINDS,
     PACKED,
@@ -19,39 +36,47 @@ from kermix.data.readers.common import (
     is_pattern,
     is_remote,
 )
+from kermix.errors import OptionError
+from kermix.settings import Declared, Settings, check_name
 
 if TYPE_CHECKING:
+    from typer._click import Context, HelpFormatter
+
+    from kermix.pages.page import Page
     from kermix.runs.run import Run
 
 __all__ = [
     "AS_FOUND",
     "MODEL",
     "OUTPUT",
-    "STRICT",
     "TABLES",
     "TRAINING",
     "WHAT",
     "WHERE",
     "WORDS",
+    "AnswerOptions",
     "Command",
     "DataRoot",
     "Device",
     "ImageSize",
+    "Kinds",
     "Quick",
     "RunOut",
+    "SettingsOptions",
+    "SignificanceOptions",
+    "Strict",
     "check_there",
+    "command_of",
     "given",
     "reads_tables",
+    "set_options",
     "takes",
     "train_and_finish",
     "typed_command",
+    "value_typed",
 ]
 
 AS_FOUND = Reading()
-STRICT = typer.Option(
-    "--strict",
-    help="Fail if the columns of the tables differ. By default those that both have are compared.",
-)
 GROUP = "How tables are read"
 WHAT, MODEL, TRAINING, OUTPUT, WHERE = "What", "Model", "Training", "Output", "Where it runs"
 TABLES = (
@@ -64,14 +89,17 @@ def _option(*names: str, text: str) -> Any:
     return typer.Option(*names, help=text, rich_help_panel=GROUP)
 
 
-def _reading(
+@dataclass(frozen=True)
+class ReadingOptions:
+    """How tables are read, as it was typed."""
+
     columns: Annotated[
         str | None,
         _option("--columns", text="Columns to use, separated by commas. By default all."),
-    ] = None,
+    ] = None
     exclude: Annotated[
         str | None, _option("--exclude", text="Columns to ignore, separated by commas.")
-    ] = None,
+    ] = None
     kinds: Annotated[
         list[str] | None,
         _option(
@@ -79,28 +107,28 @@ def _reading(
             text="Override the detected kind of a column: NAME=KIND (repeatable), where KIND is "
             f"one of {', '.join(KINDS)}.",
         ),
-    ] = None,
+    ] = None
     delimiter: Annotated[
         str | None,
         _option("--delimiter", text="Field delimiter of a text file ('tab' for a tab)."),
-    ] = None,
+    ] = None
     decimal: Annotated[
         str | None, _option("--decimal", text="Decimal mark of a text file: '.' or ','.")
-    ] = None,
+    ] = None
     encoding: Annotated[
         str | None,
         _option(
             "--encoding",
             text="Encoding of a text file. By default UTF-8, else Windows-1252 or Latin-1.",
         ),
-    ] = None,
+    ] = None
     header: Annotated[
         bool | None,
         _option(
             "--header/--no-header",
             text="Whether the first line of a text file holds column names.",
         ),
-    ] = None,
+    ] = None
     missing: Annotated[
         list[str] | None,
         _option(
@@ -108,31 +136,90 @@ def _reading(
             text="A cell that stands for a missing value, beside empty ones, NA and the like "
             "(repeatable).",
         ),
-    ] = None,
+    ] = None
     sheet: Annotated[
         str | None,
         _option("--sheet", text="Sheet of an Excel file. By default that with most cells."),
-    ] = None,
-) -> Reading:
-    """The options as one object."""
-    given = {}
-    for text in kinds or []:
-        name, equals, kind = text.rpartition("=")
-        if not equals or kind not in KINDS:
-            raise typer.BadParameter(f"--kind {text}: write NAME=KIND, with {', '.join(KINDS)}.")
-        given[name] = kind
-    chosen = split_names(columns)
-    return Reading(
-        None if chosen is None else tuple(chosen),
-        tuple(split_names(exclude, "--exclude") or ()),
-        given,
-        None if delimiter is None else DELIMITERS.get(delimiter, delimiter),
-        decimal,
-        encoding,
-        header,
-        tuple(missing or ()),
-        sheet,
-    )
+    ] = None
+
+    def reading(self) -> Reading:
+        """The options as one object."""
+        given = {}
+        for text in self.kinds or []:
+            name, equals, kind = text.rpartition("=")
+            if not equals or kind not in KINDS:
+                raise typer.BadParameter(
+                    f"--kind {text}: write NAME=KIND, with {', '.join(KINDS)}."
+                )
+            given[name] = kind
+        chosen = split_names(self.columns)
+        return Reading(
+            None if chosen is None else tuple(chosen),
+            tuple(split_names(self.exclude, "--exclude") or ()),
+            given,
+            None if self.delimiter is None else DELIMITERS.get(self.delimiter, self.delimiter),
+            self.decimal,
+            self.encoding,
+            self.header,
+            tuple(self.missing or ()),
+            self.sheet,
+        )
+
+
+@dataclass(frozen=True)
+class SignificanceOptions:
+    """How it is tested whether data differ."""
+
+    permutations: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of permutations for each p-value. By default 500, or as many as the "
+            "level and the number of tests need."
+        ),
+    ] = None
+    level: Annotated[
+        float,
+        typer.Option(
+            help="Significance level: the largest p-value, corrected if there are several, that "
+            "counts as a difference."
+        ),
+    ] = 0.05
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0
+    fail_if_different: Annotated[
+        bool,
+        typer.Option(
+            "--fail-if-different", help=f"Exit with status {DIFFERENT} if there is a difference."
+        ),
+    ] = False
+
+
+@dataclass(frozen=True)
+class AnswerOptions:
+    """Where an answer goes, beside the terminal."""
+
+    report_path: Annotated[
+        Path | None,
+        typer.Option("--report", "-o", help="Write a report page with figures to this file."),
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False
+
+    def __post_init__(self) -> None:
+        if self.report_path is not None:
+            check_output(self.report_path, ".html", ".htm")
+
+    def give(
+        self,
+        context: typer.Context,
+        page: Callable[[], "Page"],
+        content: Callable[[], Any],
+        show: Callable[[], None],
+    ) -> None:
+        """Write the page, if one is asked for, and print JSON or what people read."""
+        with saved_page(context, page, self.report_path, quiet=self.as_json):
+            if self.as_json:
+                print_json(content())
+            else:
+                show()
 
 
 def check_there(*sources: str | Path | None) -> None:
@@ -172,6 +259,14 @@ Quick: TypeAlias = Annotated[
         "--quick",
         rich_help_panel=TRAINING,
         help="A first look in seconds: a small model, few steps.",
+    ),
+]
+Strict: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--strict",
+        help="Fail if the columns of the tables differ. By default those that both have are "
+        "compared.",
     ),
 ]
 Device: TypeAlias = Annotated[
@@ -215,7 +310,190 @@ def takes(**groups: Callable[..., Any]) -> Callable[[Command], Command]:
     return with_groups
 
 
+def _reading(**options: Any) -> Reading:
+    return ReadingOptions(**options).reading()
+
+
+_reading.__signature__ = inspect.signature(ReadingOptions)  # type: ignore[attr-defined]
 reads_tables = takes(reading=_reading)
+
+
+# Options made from classes of settings, and help that shows those that apply.
+Kinds: TypeAlias = tuple[type[Settings], ...]
+BY_SET = typer.Option(
+    "--set",
+    metavar="NAME=VALUE",
+    help="Any other setting (repeatable), such as members=2; the report lists all.",
+    rich_help_panel=TRAINING,
+)
+
+
+class SettingsOptions:
+    """The options of classes of settings, a group for `takes`: what was given, by name.
+
+    Args:
+        classes: The classes. What is rare in them is given by `--set`.
+        applying: Those that can matter, by the words that were typed.
+        without: Settings that the command has options of its own for.
+    """
+
+    def __init__(
+        self,
+        classes: Kinds,
+        applying: Callable[[Sequence[str]], Kinds],
+        without: Sequence[str] = (),
+    ) -> None:
+        self.classes, self._applying, self._without = classes, applying, without
+        every = [setting for cls in classes for setting in cls.declared()]
+        usual = [s for s in every if not s.about.rare]
+        self._declared = {s.name: s for s in (*reversed(every), *reversed(usual))}
+        self.names = dict.fromkeys(s.name for s in usual if s.name not in without)
+        texts = inspect.signature(self._by_set).parameters.values()
+        self.__signature__ = inspect.Signature([*map(self._parameter, self.names), *texts])
+
+    def __call__(self, setting: list[str] | None = None, **options: Any) -> dict[str, Any]:
+        """Settings by name, as they were given."""
+        found = {name: value for name, value in options.items() if value is not None}
+        for name in found:
+            if self._declared[name].many:
+                found[name] = self._declared[name].read(found[name])
+        return found | self._by_set(setting=setting)
+
+    def _by_set(self, *, setting: Annotated[list[str] | None, BY_SET] = None) -> dict[str, Any]:
+        return set_options(setting or [], self._declared)
+
+    def _parameter(self, name: str) -> Parameter:
+        declared = self._declared[name]
+        panel = TRAINING if declared.about.of_training else MODEL
+        choices = dict.fromkeys(c for cls in self.classes for c in _choices(cls, name))
+        kind: Any = declared.kind
+        if declared.many:
+            kind = str
+        elif choices:
+            kind = Literal[tuple(choices)]
+        switch = f"--{name.replace('_', '-')}/--no-{name.replace('_', '-')}"
+        option = typer.Option(
+            *([switch] if kind is bool else []),
+            help=self.help_of(name, self.classes),
+            metavar="NAME" if choices else None,
+            rich_help_panel=panel,
+        )
+        hint = Annotated[kind | None, option]
+        return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=hint)
+
+    def help_of(self, name: str, classes: Kinds) -> str:
+        """What an option is for, in these classes; those that agree are named together."""
+        having = {cls: _of(cls, name) for cls in classes if _has(cls, name)}
+        having = having or {cls: _of(cls, name) for cls in classes if name in cls.names()}
+        texts: dict[str, dict[str, list[str]]] = {}
+        for cls, declared in having.items():
+            usual = texts.setdefault(declared.about.text, {})
+            usual.setdefault(declared.usual, []).append(cls.what)
+        alone = len(texts) == 1 and len(having) == len(classes)
+        parts = []
+        for text, usual in texts.items():
+            whose = ", ".join(what for names in usual.values() for what in names)
+            said = text if alone else f"{whose}: {text[0].lower()}{text[1:]}"
+            parts.append(said + _by_default(usual))
+        return re.sub(r"`([\w.]+)`", lambda found: self._as_typed(found[1]), " ".join(parts))
+
+    def rare(self, cls: type[Settings]) -> list[str]:
+        """The settings of a class that `--set` alone can give."""
+        rare = [setting.name for setting in cls.declared() if setting.about.rare]
+        return [name for name in rare if name not in self._without]
+
+    def _as_typed(self, name: str) -> str:
+        return f"--{name.replace('_', '-')}" if name in self.names else name
+
+    def shown(self, option: Any, words: Sequence[str]) -> Any:
+        """An option as the help has it for these words; None if a class that applies lacks it."""
+        if option.name not in self.names:
+            return option
+        classes = self._applying(words)
+        if not all(_has(cls, option.name) for cls in classes):
+            return None
+        told = copy(option)
+        told.help = self.help_of(option.name, classes)
+        return told
+
+
+class SettingsCommand(TyperCommand):
+    """A command whose help shows, of its settings, those that apply to what was typed."""
+
+    settings: ClassVar[SettingsOptions]
+
+    def format_help(self, ctx: "Context", formatter: "HelpFormatter") -> None:
+        told = copy(self)
+        options = [self.settings.shown(option, ctx.meta.get(WORDS, ())) for option in self.params]
+        told.params = [option for option in options if option is not None]
+        super(SettingsCommand, told).format_help(ctx, formatter)
+
+    def get_help_option(self, ctx: "Context") -> Any:
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.rich_help_panel = OUTPUT  # not in a panel of its own, before all others
+        return option
+
+
+def command_of(function: Callable[..., None]) -> type[TyperCommand]:
+    """The class of command for a function."""
+    group = getattr(function, "groups", {}).get("settings")
+    if group is None:
+        return TyperCommand
+    return type(SettingsCommand.__name__, (SettingsCommand,), {"settings": group})
+
+
+def set_options(texts: Sequence[str], declared: Mapping[str, Declared]) -> dict[str, Any]:
+    """Settings given as `--set NAME=VALUE`, by name; values are JSON or Python's, or else text."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise OptionError(f"--set {text}: write NAME=VALUE.")
+        name = name.strip().replace("-", "_")
+        check_name(name, declared)
+        found[name] = declared[name].read(value)
+    return found
+
+
+def value_typed(words: Sequence[str], option: str) -> str | None:
+    """What was typed after an option, the last time; None if it was not typed.
+
+    Example:
+        >>> value_typed(["fit", "a.csv", "--model=table", "--help"], "--model")
+        'table'
+    """
+    value = None
+    for word, following in zip(words, [*words[1:], None], strict=True):
+        if word == option:
+            value = following
+        elif word.startswith(f"{option}="):
+            value = word.partition("=")[2]
+    return value
+
+
+def _of(cls: type[Settings], name: str) -> Declared:
+    return next(setting for setting in cls.declared() if setting.name == name)
+
+
+def _has(cls: type[Settings], name: str) -> bool:
+    """Whether a setting of a class has an option."""
+    return name in cls.names() and not _of(cls, name).about.rare
+
+
+def _choices(cls: type[Settings], name: str) -> Sequence[str]:
+    return _of(cls, name).choices if _has(cls, name) else ()
+
+
+def _by_default(usual: Mapping[str, Sequence[str]]) -> str:
+    """The end of a text: what is usual, and for whom where that differs."""
+    told = {words: names for words, names in usual.items() if words}
+    if not told:
+        return ""
+    if len(usual) == 1:
+        return f" By default {next(iter(told))}."
+    each = (f"{words} ({', '.join(names).lower()})" for words, names in told.items())
+    return f" By default {', '.join(each)}."
 
 
 def train_and_finish(run: "Run", data: Any) -> None:

@@ -68,9 +68,7 @@ def print_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = ()
 ) -> None:
     """Print a table, without columns that are empty, and notes below it."""
-    filled = [k for k in range(len(columns)) if k == 0 or any(row[k] for row in rows)]
-    columns = [plain(columns[k]) for k in filled]
-    rows = [[plain(row[k]) for k in filled] for row in rows]
+    columns, rows = _filled(columns, rows)
     console = Console()
     table = Table(
         title=escape(plain(title)),
@@ -90,6 +88,14 @@ def print_table(
     console.print(table)
     for note in notes:
         console.print(plain(note), markup=False, highlight=False)
+
+
+def _filled(
+    columns: Sequence[str], rows: Sequence[Sequence[str]]
+) -> tuple[list[str], list[list[str]]]:
+    """The first column and those that have something in a row, as plain text."""
+    kept = [k for k in range(len(columns)) if k == 0 or any(row[k] for row in rows)]
+    return [plain(columns[k]) for k in kept], [[plain(row[k]) for k in kept] for row in rows]
 
 
 def print_sentence(main: str = "", rest: str = "") -> None:

@@ -1,5 +1,6 @@
 """`kermix reproduce`: the paper's figures and table, computed anew, and its claims judged."""
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -68,35 +69,11 @@ def command(
     folder = next_free_folder("paper") if out is None else out
     check_folder(folder, wanted, overwrite)
     console = Console()
-    records: list[Record] = []
-    stopped = False
-    columns = (
-        TextColumn("{task.description}"), BarColumn(bar_width=24),
-        TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=console) as progress:
-        for name in wanted:
-            task = progress.add_task(f"[bold]{name}[/]", total=1.0)
-            try:
-                records.append(
-                    reproduce(
-                        name,
-                        folder,
-                        quick,
-                        data_root=data_root,
-                        cells=cells,
-                        tick=partial(_advance, progress, task),
-                    )
-                )
-            except KeyboardInterrupt:
-                stopped = True
-                break
-            except KermixError:
-                progress.remove_task(task)
-                progress.stop()
-                _print_claims(console, records)  # what is done is not lost for this
-                raise
-            progress.update(task, completed=1.0)
+    records, stopped = _reproduced(
+        console,
+        wanted,
+        partial(reproduce, folder=folder, quick=quick, data_root=data_root, cells=cells),
+    )
     _print_claims(console, records)
     if stopped:
         left = wanted[len(records) :]
@@ -108,6 +85,31 @@ def command(
         console.print(f"All figures and claims: {page}", highlight=False, soft_wrap=True)
     if stopped:
         raise typer.Exit(INTERRUPTED)
+
+
+def _reproduced(
+    console: Console, wanted: Sequence[str], work: Callable[..., Record]
+) -> tuple[list[Record], bool]:
+    """The records of what was reproduced, with a bar for each; and whether Ctrl-C stopped it."""
+    records: list[Record] = []
+    columns = (
+        TextColumn("{task.description}"), BarColumn(bar_width=24),
+        TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=console) as progress:
+        for name in wanted:
+            task = progress.add_task(f"[bold]{name}[/]", total=1.0)
+            try:
+                records.append(work(name, tick=partial(_advance, progress, task)))
+            except KeyboardInterrupt:
+                return records, True
+            except KermixError:
+                progress.remove_task(task)
+                progress.stop()
+                _print_claims(console, records)  # what is done is not lost for this
+                raise
+            progress.update(task, completed=1.0)
+    return records, False
 
 
 def _advance(progress: Progress, task: Any, share: float) -> None:

@@ -1,5 +1,8 @@
 """`kermix sketch DATA... -o FILE`: files of any size become one small sketch."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,20 +17,98 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from kermix.cli.options import AS_FOUND, TABLES, check_there, reads_tables
+from kermix.cli.options import AS_FOUND, TABLES, check_there, reads_tables, takes
 from kermix.cli.output import check_output, parse_variances, plain, print_notes
 from kermix.data.readers.common import PACKED, READABLE, Reading, counted, listed
 from kermix.errors import OptionError
 
 if TYPE_CHECKING:
     from kermix.sketches.features import NystromFeatures
+    from kermix.sketches.sketch import Sketch
 
 __all__ = ["command"]
 
-QUICK = {"rank": 64, "tolerance": 1e-3}
+
+@dataclass(frozen=True)
+class FeatureOptions:
+    """What a sketch keeps of the rows."""
+
+    landmarks_from: Annotated[
+        Path | None,
+        typer.Option(
+            help="Sketch to be comparable with: its landmarks, variance, columns and scales are "
+            "reused."
+        ),
+    ] = None
+    variance: Annotated[
+        str,
+        typer.Option(
+            "--variance", "-v", help="Kernel variance: auto, one number, or several: 0.1,1,10."
+        ),
+    ] = "auto"
+    rank: Annotated[
+        int | None,
+        typer.Option(help="Maximum number of landmarks; more is slower but more accurate. [256]"),
+    ] = None
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            help="Stop adding landmarks when the approximation error is below this. [1e-4]"
+        ),
+    ] = None
+    standardize: Annotated[
+        bool | None,
+        typer.Option(
+            help="Standardize columns. By default when standard deviations differ by more than "
+            "10x."
+        ),
+    ] = None
+    seed: Annotated[int, typer.Option(help="Random seed of the sample and the landmarks.")] = 0
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A first look: all rows, but at most 64 landmarks.")
+    ] = False
+
+    def of_sketch(self) -> dict[str, Any]:
+        """What `km.sketch_files` is given of them."""
+        first_look = self.quick and self.landmarks_from is None
+        usual = {"rank": 64, "tolerance": 1e-3} if first_look else {}
+        return {
+            "landmarks_from": self.landmarks_from,
+            "variance": parse_variances(self.variance),
+            "rank": usual.get("rank") if self.rank is None else self.rank,
+            "tolerance": usual.get("tolerance") if self.tolerance is None else self.tolerance,
+            "standardize": "auto" if self.standardize is None else self.standardize,
+            "seed": self.seed,
+        }
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Where the rows are read."""
+
+    engine: Annotated[
+        str, typer.Option(help="local (this process) or dask (several processes or machines).")
+    ] = "local"
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            help="Address of a Dask scheduler, such as tcp://host:8786. By default a cluster is "
+            "started on this machine."
+        ),
+    ] = None
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Number of processes of that cluster. By default one per core."),
+    ] = None
+
+    def of_sketch(self) -> dict[str, Any]:
+        """What `km.sketch_files` is given of them."""
+        many = self.scheduler is not None or self.workers is not None
+        return {**asdict(self), "engine": "dask" if many else self.engine}
 
 
 @reads_tables
+@takes(features=FeatureOptions, place=EngineOptions)
 def command(
     data: Annotated[
         list[str],
@@ -37,55 +118,10 @@ def command(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write, such as a.sketch.")],
-    landmarks_from: Annotated[
-        Path | None,
-        typer.Option(
-            help="Sketch to be comparable with: its landmarks, variance, columns and scales are "
-            "reused."
-        ),
-    ] = None,
-    variance: Annotated[
-        str,
-        typer.Option(
-            "--variance", "-v", help="Kernel variance: auto, one number, or several: 0.1,1,10."
-        ),
-    ] = "auto",
-    rank: Annotated[
-        int | None,
-        typer.Option(help="Maximum number of landmarks; more is slower but more accurate. [256]"),
-    ] = None,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(
-            help="Stop adding landmarks when the approximation error is below this. [1e-4]"
-        ),
-    ] = None,
+    *,
+    features: FeatureOptions,
+    place: EngineOptions,
     reading: Reading = AS_FOUND,
-    standardize: Annotated[
-        bool | None,
-        typer.Option(
-            help="Standardize columns. By default when standard deviations differ by more than "
-            "10x."
-        ),
-    ] = None,
-    engine: Annotated[
-        str, typer.Option(help="local (this process) or dask (several processes or machines).")
-    ] = "local",
-    scheduler: Annotated[
-        str | None,
-        typer.Option(
-            help="Address of a Dask scheduler, such as tcp://host:8786. By default a cluster is "
-            "started on this machine."
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(help="Number of processes of that cluster. By default one per core."),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Random seed of the sample and the landmarks.")] = 0,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A first look: all rows, but at most 64 landmarks.")
-    ] = False,
 ) -> None:
     """Read data once and write a sketch: a small file that represents all rows in comparisons.
 
@@ -98,13 +134,20 @@ def command(
     check_there(*data)
     from kermix.tables.sketch_files import sketch_files
 
-    options: dict[str, Any] = {"variance": parse_variances(variance), "rank": rank}
-    options |= {"tolerance": tolerance, "engine": engine, **reading.said()}
-    if quick and landmarks_from is None:
-        options |= {k: v for k, v in QUICK.items() if options[k] is None}
-    if scheduler is not None or workers is not None:
-        options["engine"] = "dask"
     console = Console()
+    options = {**features.of_sketch(), **place.of_sketch(), **reading.said()}
+    with _progress(console) as (started, tick):
+        sketch = sketch_files(data, started=started, tick=tick, **options)
+    sketch.save(out)
+    for line in (*_told(sketch), f"Sketch: {out}"):
+        console.print(plain(line), markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _progress(
+    console: Console,
+) -> Iterator[tuple[Callable[[Any, "NystromFeatures"], None], Callable[[int], None]]]:
+    """A bar of what is read, as what to call when the reading starts and when it goes on."""
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -128,28 +171,18 @@ def command(
             description = f"sketching {what}, rank {features.rank}"
             progress.update(bar, description=description, total=files.size, completed=0)
 
-        sketch = sketch_files(
-            data,
-            landmarks_from=landmarks_from,
-            standardize="auto" if standardize is None else standardize,
-            scheduler=scheduler,
-            workers=workers,
-            seed=seed,
-            started=started,
-            tick=lambda size: progress.advance(bar, size),
-            **options,
-        )
+        yield started, lambda size: progress.advance(bar, size)
         progress.update(bar, completed=progress.tasks[0].total)
-    sketch.save(out)
+
+
+def _told(sketch: "Sketch") -> list[str]:
+    """What a sketch holds, in lines."""
     assert sketch.origin is not None
     dropped = sum(f.dropped for f in sketch.origin.files)
-    lines = [
+    return [
         f"{counted(sketch.count, 'row')} of {counted(len(sketch.origin.files), 'file')}, columns "
         f"{listed(sketch.origin.columns)}; {counted(dropped, 'row')} with missing values left "
         "out.",
         f"{sketch.feature_map.kernel}, {counted(sketch.feature_map.rank, 'landmark')}; mean "
         f"residual {float(sketch.moments.residual or 0):.2g} of the kernel.",
-        f"Sketch: {out}",
     ]
-    for line in lines:
-        console.print(plain(line), markup=False, highlight=False, soft_wrap=True)

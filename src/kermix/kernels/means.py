@@ -5,14 +5,23 @@ backward computes them again. Points in few dimensions take one fused loop over 
 always on a GPU, and on a CPU where there are so many pairs that compiling it pays.
 """
 
-from collections.abc import Iterator
-from types import ModuleType
+import functools
+import types
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from kermix.checks import broadcast_shape, check_sizes, has_triton, is_traced
+from kermix.checks import (
+    LARGEST_EXPONENT,
+    ROOM_FOR_SUMS,
+    broadcast_shape,
+    check_sizes,
+    has_compiler,
+    has_triton,
+    is_traced,
+)
 from kermix.kernels.distances import (
     DIRECT_DIFFERENCES_UP_TO,
     Layout,
@@ -28,7 +37,12 @@ from kermix.kernels.gram import (
     save_with_terms,
 )
 
-__all__ = ["log_kernel_means"]
+__all__ = [
+    "KernelMoments",
+    "compiled_kernel_moments",
+    "compiled_nearest_distances",
+    "log_kernel_means",
+]
 
 COMPILE_FROM_PAIRS = 2_000_000_000
 DEFAULT_TILE = {"cpu": 1024, "cuda": 8192}
@@ -68,6 +82,25 @@ def log_kernel_means(
     evaluate = _LogMeans.forward if torch.compiler.is_compiling() else _LogMeans.apply
     ratio, _, log_scale = evaluate(*arguments)
     return log_scale + ratio
+
+
+class KernelMoments(NamedTuple):
+    """Sums over the others of `w k`, `w k (other - target)` and `w k distance`."""
+
+    mass: Tensor  # (B, M)
+    pull: Tensor | None  # (B, M, d)
+    spread: Tensor | None  # (B, M)
+
+
+class _PairLoop(NamedTuple):
+    """What evaluates all pairs in one loop: nearest distances, and sums of the kernel."""
+
+    nearest_distances: Callable[..., Tensor]
+    kernel_moments: Callable[..., tuple[Tensor, Tensor | None, Tensor | None]]
+
+    def moments(self, *arguments: Tensor, **options: Any) -> KernelMoments:
+        """The sums, by their names."""
+        return KernelMoments(*self.kernel_moments(*arguments, **options))
 
 
 class _Gradients(NamedTuple):
@@ -230,19 +263,17 @@ def _tiled_gradients(
 
 
 def _fused_masses(
-    backend: ModuleType, points: Tensor, sources: Tensor, weights: Tensor, rates: Numbers
+    backend: _PairLoop, points: Tensor, sources: Tensor, weights: Tensor, rates: Numbers
 ) -> tuple[Tensor, list[Tensor]]:
     """Nearest distances, and for each kernel its sum relative to the value at the nearest."""
     p, s, w = _flat(points, 2), _flat(sources, 2), _flat(weights, 1)
     nearest = backend.nearest_distances(p, s, w)
-    masses = [
-        backend.kernel_moments(p, s, w, _on_device(r, p), near_targets=nearest).mass for r in rates
-    ]
+    masses = [backend.moments(p, s, w, _on_device(r, p), near_targets=nearest).mass for r in rates]
     shape = points.shape[:-1]
     return nearest.reshape(shape), [mass.reshape(shape) for mass in masses]
 
 
-def _fused_gradients(backend: ModuleType, given: _Given, sources_too: bool) -> _Gradients:
+def _fused_gradients(backend: _PairLoop, given: _Given, sources_too: bool) -> _Gradients:
     points, sources, weights, rates, log_weights, factors, nearest, log_scale = given
     p, s, w = _flat(points, 2), _flat(sources, 2), _flat(weights, 1)
     near, factor = _flat(nearest, 1), _flat(factors, 1)
@@ -252,14 +283,14 @@ def _fused_gradients(backend: ModuleType, given: _Given, sources_too: bool) -> _
     grad_rates, grad_logs = [], []
     for rate, share in zip(rates, shares, strict=True):
         beta, f = _on_device(rate, p), factor * share
-        at_points = backend.kernel_moments(p, s, w, beta, near_targets=near, gradient=True)
+        at_points = backend.moments(p, s, w, beta, near_targets=near, gradient=True)
         assert at_points.pull is not None
         assert at_points.spread is not None
         grad_points += 2 * beta * f.unsqueeze(-1) * at_points.pull
         grad_rates.append(-(f * at_points.spread).sum())
         grad_logs.append((f * at_points.mass).sum())
         if sources_too:
-            at_sources = backend.kernel_moments(s, p, f, beta, near_others=near, gradient=True)
+            at_sources = backend.moments(s, p, f, beta, near_others=near, gradient=True)
             assert at_sources.pull is not None
             grad_sources += 2 * beta * w.unsqueeze(-1) * at_sources.pull
             grad_weights += at_sources.mass
@@ -272,19 +303,17 @@ def _fused_gradients(backend: ModuleType, given: _Given, sources_too: bool) -> _
     )
 
 
-def _one_loop(points: Tensor, sources: Tensor) -> ModuleType | None:
-    """The module that evaluates all pairs in one loop, where there is one and it pays."""
+def _one_loop(points: Tensor, sources: Tensor) -> _PairLoop | None:
+    """What evaluates all pairs in one loop, where there is one and it pays."""
     if points.shape[-1] > DIRECT_DIFFERENCES_UP_TO or is_traced(points):
         return None
     if points.is_cuda and points.dtype == torch.float32 and has_triton():
         from kermix.kernels import means_triton as fused
 
-        return fused
+        return _PairLoop(fused.nearest_distances, fused.kernel_moments)
     pairs = points.numel() // points.shape[-1] * sources.shape[-2]
-    if points.device.type == "cpu" and pairs >= COMPILE_FROM_PAIRS:
-        from kermix.kernels import means_compiled as compiled
-
-        return compiled if compiled.has_compiler() else None
+    if points.device.type == "cpu" and pairs >= COMPILE_FROM_PAIRS and has_compiler():
+        return _PairLoop(compiled_nearest_distances, compiled_kernel_moments)
     return None
 
 
@@ -313,3 +342,90 @@ def _on_device(rate: float | Tensor, like: Tensor) -> Tensor:
 
 def _total(matrices: list[Tensor]) -> Tensor:
     return sum(matrices[1:], start=matrices[0])
+
+
+def compiled_nearest_distances(
+    points: Tensor, sources: Tensor, weights: Tensor
+) -> Tensor:  # (B, M)
+    """Squared distance from each point to the nearest source of positive weight, on a CPU.
+
+    This and `compiled_kernel_moments` are what `kermix.kernels.means_triton` writes for a GPU: the
+    compiler turns each into one loop over pairs. Compiling takes some seconds, so this is for sums
+    that would take longer.
+    """
+    largest = torch.finfo(points.dtype).max
+    penalties = torch.zeros_like(weights).masked_fill(weights <= 0, largest / 4)
+    find = _compiled(_nearest, *_kind(points))
+    triples = zip(points, sources, penalties, strict=True)
+    return torch.stack([find(p, s, penalty) for p, s, penalty in triples])
+
+
+def compiled_kernel_moments(
+    targets: Tensor,  # (B, M, d)
+    others: Tensor,  # (B, N, d)
+    weights: Tensor,  # (B, N)
+    rate: Tensor,  # ()
+    near_targets: Tensor | None = None,  # (B, M)
+    near_others: Tensor | None = None,  # (B, N)
+    gradient: bool = False,
+) -> KernelMoments:
+    """Sums of the kernel `exp(-rate * (distance - near))` on a CPU, with those of its gradient."""
+    near_t = targets.new_zeros(targets.shape[:-1]) if near_targets is None else near_targets
+    near_o = others.new_zeros(others.shape[:-1]) if near_others is None else near_others
+    sums = _compiled(_sums_with_gradient if gradient else _sums, *_kind(targets))
+    items = zip(targets, others, weights, near_t, near_o, strict=True)
+    found = [sums(*item, rate) for item in items]
+    if not gradient:
+        return KernelMoments(torch.stack([f[0] for f in found]), None, None)
+    mass, spread, *pulls = (torch.stack(part) for part in zip(*found, strict=True))
+    return KernelMoments(mass, torch.stack(pulls, -1), spread)
+
+
+def _kind(points: Tensor) -> tuple[torch.dtype, int]:
+    return points.dtype, points.shape[-1]
+
+
+@functools.cache
+def _compiled(
+    function: types.FunctionType, dtype: torch.dtype, dimension: int
+) -> Callable[..., Any]:
+    # The compiler counts versions by code object, and gives up at the ninth: a dtype and dimension
+    # has one of its own.
+    code = function.__code__.replace(co_name=f"{function.__name__}_{dimension}")
+    own = types.FunctionType(code, function.__globals__, closure=function.__closure__)
+    return torch.compile(own, dynamic=True, fullgraph=True)
+
+
+def _distances(targets: Tensor, others: Tensor) -> Tensor:
+    differences = _differences(targets, others)
+    total = sum((d * d for d in differences[1:]), start=differences[0] * differences[0])
+    return total.clamp(max=torch.finfo(targets.dtype).max * ROOM_FOR_SUMS)
+
+
+def _differences(targets: Tensor, others: Tensor) -> list[Tensor]:
+    return [
+        o.unsqueeze(0) - t.unsqueeze(1)
+        for t, o in zip(targets.unbind(-1), others.unbind(-1), strict=True)
+    ]
+
+
+def _nearest(points: Tensor, sources: Tensor, penalties: Tensor) -> Tensor:
+    return (_distances(points, sources) + penalties).amin(1)
+
+
+def _kernel(
+    targets: Tensor, others: Tensor, weights: Tensor, near_t: Tensor, near_o: Tensor, rate: Tensor
+) -> Tensor:
+    beyond = _distances(targets, others) - near_t.unsqueeze(1) - near_o.unsqueeze(0)
+    return weights.unsqueeze(0) * (-rate * beyond).clamp(max=LARGEST_EXPONENT).exp()
+
+
+def _sums(*arguments: Tensor) -> tuple[Tensor]:
+    return (_kernel(*arguments).sum(1),)
+
+
+def _sums_with_gradient(*arguments: Tensor) -> tuple[Tensor, ...]:
+    targets, others = arguments[:2]
+    values = _kernel(*arguments)
+    pulls = [(values * d).sum(1) for d in _differences(targets, others)]
+    return values.sum(1), (values * _distances(targets, others)).sum(1), *pulls

@@ -10,8 +10,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kermix.kernels.means_compiled import KernelMoments
-
 __all__ = ["kernel_moments", "nearest_distances", "recompute_distances"]
 
 BLOCK_TARGETS = 32
@@ -189,8 +187,10 @@ def kernel_moments(
     near_targets: Tensor | None = None,  # (B, M)
     near_others: Tensor | None = None,  # (B, N)
     gradient: bool = False,
-) -> KernelMoments:
-    """Sums of the kernel `exp(-rate * (distance - near))`, with what its gradient needs.
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Mass, pull and spread as in `kermix.kernels.means.KernelMoments`.
+
+    They are sums of the kernel `exp(-rate * (distance - near))`, with what its gradient needs.
 
     `near` belongs to the targets or to the others: distances are taken relative to it.
     """
@@ -205,8 +205,8 @@ def kernel_moments(
         1,
     )
     if not gradient:
-        return KernelMoments(masses[:, 0], None, None)
-    return KernelMoments(masses[:, 0], masses[:, 1:-1].mT, masses[:, -1])
+        return masses[:, 0], None, None
+    return masses[:, 0], masses[:, 1:-1].mT, masses[:, -1]
 
 
 def _masses(

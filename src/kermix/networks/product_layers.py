@@ -22,9 +22,8 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from kermix.checks import check_option, check_sizes, has_triton, working_dtype
+from kermix.checks import check_option, check_sizes, has_compiler, has_triton, working_dtype
 from kermix.errors import ShapeError
-from kermix.kernels.means_compiled import has_compiler
 from kermix.settings import ProductPath
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What reproducing a figure or table gives: files, numbers, and claims judged by them.
+"""What reproducing a figure or table gives: pictures, numbers, and claims judged by them.
 
 Statements that several figures bear on are counted once.
 """
@@ -11,27 +11,36 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from kermix.errors import RunError
+from kermix.errors import MissingExtraError, RunError
 from kermix.files import whole_file
 from kermix.runs.provenance import environment, write_json
 
 if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = [
     "ACCURATE",
     "BEST",
+    "BLUE",
     "CLOSER",
     "CONSISTENT",
+    "COST_COLOURS",
     "DIAGONAL_GOES",
     "FROBENIUS",
+    "GREEN",
+    "GREY",
     "IDENTITY",
+    "INK_COLOUR",
     "L2",
     "LESS_ACCURATE",
     "MATRIX_BOUND",
     "NOT_SYMMETRICAL",
     "NO_DIFFICULTIES",
     "NUCLEAR_BOUND",
+    "ORANGE",
+    "PINK",
     "ROOT_VECTORS",
     "SAMPLES_SVD",
     "SATURATES",
@@ -42,9 +51,11 @@ __all__ = [
     "Rows",
     "State",
     "Tick",
+    "bare",
     "files_of",
     "ignore",
     "read_record",
+    "sheet",
 ]
 
 NO_DIFFICULTIES = "No difficulties in fitting toy 2D data and images such as MNIST and CelebA."
@@ -244,3 +255,36 @@ def _csv(rows: Rows) -> bytes:
 def _write(path: Path, content: bytes) -> None:
     with whole_file(path) as part:
         part.write_bytes(content)
+
+
+# Of Okabe and Ito, told apart by every kind of colour vision.
+BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+INK_COLOUR, GREY = "#1a1a1a", "#d0d0d0"
+# The same colour for the same cost in every figure.
+COST_COLOURS = {"svd": BLUE, "scalar": ORANGE, "vector": GREEN, "matrix": PINK}
+
+
+def sheet(
+    rows: int, columns: int, width: float, height: float, widths: Sequence[float] | None = None
+) -> "tuple[Figure, np.ndarray]":
+    """A figure of that size in inches, and its panels (rows, columns)."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError("Figures need Matplotlib: pip install 'kermix[plots]'.") from None
+    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    ratios = None if widths is None else {"width_ratios": list(widths)}
+    panels = figure.subplots(rows, columns, squeeze=False, gridspec_kw=ratios)
+    for axes in panels.flat:
+        axes.tick_params(colors=INK_COLOUR, labelsize=7, width=0.6)
+        for spine in axes.spines.values():
+            spine.set_color(GREY)
+    return figure, panels
+
+
+def bare(axes: "Axes", title: str = "") -> None:
+    """No ticks; a small title."""
+    axes.set_xticks([])
+    axes.set_yticks([])
+    if title:
+        axes.set_title(title, fontsize=8, color=INK_COLOUR)

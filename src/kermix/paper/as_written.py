@@ -19,8 +19,19 @@ from typing import TYPE_CHECKING, Any
 from kermix.data.images.labelled import LabelledImages, load_labelled
 from kermix.errors import RunError
 from kermix.images.classifier_settings import ClassifierSettings, NormReading, as_written
-from kermix.paper.artefact import Artefact, Claim, Rows, Tick, ignore
-from kermix.paper.plots import BLUE, GREEN, GREY, INK_COLOUR, ORANGE, sheet
+from kermix.paper.artefact import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK_COLOUR,
+    ORANGE,
+    Artefact,
+    Claim,
+    Rows,
+    Tick,
+    ignore,
+    sheet,
+)
 from kermix.paper.table_records import (
     AS_WRITTEN,
     NAMES,

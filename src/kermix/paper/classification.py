@@ -18,8 +18,21 @@ from typing import TYPE_CHECKING, Any
 from kermix.data.images.labelled import LabelledImages, load_labelled
 from kermix.errors import DownloadError, ImageError
 from kermix.images.classifier_settings import ClassifierSettings, preset
-from kermix.paper.artefact import Artefact, Claim, Rows, Tick, ignore, read_record
-from kermix.paper.plots import BLUE, GREEN, GREY, INK_COLOUR, ORANGE, PINK, sheet
+from kermix.paper.artefact import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK_COLOUR,
+    ORANGE,
+    PINK,
+    Artefact,
+    Claim,
+    Rows,
+    Tick,
+    ignore,
+    read_record,
+    sheet,
+)
 from kermix.paper.table_records import (
     AS_WRITTEN,
     COLUMNS,

@@ -35,17 +35,23 @@ from kermix.mixtures.mixture import GaussianMixture
 from kermix.networks.generators import MLPGenerator, UniformPrior
 from kermix.paper.artefact import (
     BEST,
+    BLUE,
+    COST_COLOURS,
     FROBENIUS,
+    GREY,
+    INK_COLOUR,
     L2,
     NO_DIFFICULTIES,
+    ORANGE,
     SIMILAR,
     Artefact,
     Claim,
     Rows,
     Tick,
+    bare,
     ignore,
+    sheet,
 )
-from kermix.paper.plots import BLUE, COST_COLOURS, GREY, INK_COLOUR, ORANGE, bare, sheet
 from kermix.paper.verdicts import best, decided, excess, of_seeds, ratio_claim, ratios, spread
 from kermix.training.loop import Forward, Task, Trainer
 from kermix.training.schedules import learning_rate

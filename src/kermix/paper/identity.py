@@ -21,16 +21,18 @@ from kermix.mixtures.mixture import GaussianMixture
 from kermix.paper.artefact import (
     DIAGONAL_GOES,
     IDENTITY,
+    INK_COLOUR,
     LESS_ACCURATE,
     Artefact,
     Claim,
     Rows,
     Tick,
+    bare,
     ignore,
+    sheet,
 )
 from kermix.paper.measure import DENSITY
-from kermix.paper.plots import INK_COLOUR, bare, sheet
-from kermix.spectrum.decomposition import Decomposition, decompose
+from kermix.spectrum import Decomposition, decompose
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

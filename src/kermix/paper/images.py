@@ -23,13 +23,16 @@ from kermix.errors import RunError
 from kermix.pages.sheets import sheet as image_sheet
 from kermix.paper.artefact import (
     BEST,
+    INK_COLOUR,
     NO_DIFFICULTIES,
     SIMILAR,
     Artefact,
     Claim,
     Rows,
     Tick,
+    bare,
     ignore,
+    sheet,
 )
 from kermix.paper.image_cells import (
     COSTS,
@@ -45,7 +48,6 @@ from kermix.paper.image_cells import (
     shown_in,
     train_image_cell,
 )
-from kermix.paper.plots import INK_COLOUR, bare, sheet
 from kermix.paper.verdicts import best, decided, of_seeds, ratio_claim, spread
 from kermix.runs.provenance import write_json
 

@@ -20,17 +20,21 @@ from kermix.costs.functions import matrix_cost, scalar_cost, svd_cost, vector_co
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.paper.artefact import (
     ACCURATE,
+    BLUE,
     CLOSER,
+    COST_COLOURS,
+    INK_COLOUR,
     MATRIX_BOUND,
     NOT_SYMMETRICAL,
+    ORANGE,
     SATURATES,
     Artefact,
     Claim,
     Rows,
     Tick,
     ignore,
+    sheet,
 )
-from kermix.paper.plots import BLUE, COST_COLOURS, INK_COLOUR, ORANGE, sheet
 from kermix.paper.verdicts import Spread, decided, differences, of_seeds, spread
 
 if TYPE_CHECKING:

@@ -31,8 +31,18 @@ from kermix.mixtures.sampled_mixture import SampledMixture
 from kermix.networks import scaled
 from kermix.networks.mixture_networks import widened
 from kermix.networks.scaled import ScaledModel, evaluating
-from kermix.paper.artefact import BEST, Artefact, Claim, Rows, Tick, ignore
-from kermix.paper.plots import BLUE, ORANGE, bare, sheet
+from kermix.paper.artefact import (
+    BEST,
+    BLUE,
+    ORANGE,
+    Artefact,
+    Claim,
+    Rows,
+    Tick,
+    bare,
+    ignore,
+    sheet,
+)
 from kermix.paper.verdicts import best, decided, differences, of_seeds, spread
 from kermix.training.build import Split, build_trainer
 from kermix.training.fit_settings import FitSettings

@@ -18,18 +18,22 @@ from kermix.data.dataset import toy
 from kermix.linalg.cholesky import leading_svd
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.paper.artefact import (
+    BLUE,
     CONSISTENT,
+    INK_COLOUR,
     NUCLEAR_BOUND,
+    ORANGE,
     ROOT_VECTORS,
     SAMPLES_SVD,
     Artefact,
     Claim,
     Rows,
     Tick,
+    bare,
     ignore,
+    sheet,
 )
-from kermix.paper.plots import BLUE, INK_COLOUR, ORANGE, bare, sheet
-from kermix.spectrum.decomposition import Decomposition, decompose, decompose_grid, unit_gaussians
+from kermix.spectrum import Decomposition, decompose, decompose_grid, unit_gaussians
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

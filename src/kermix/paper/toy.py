@@ -36,15 +36,18 @@ from kermix.mixtures.mixture import GaussianMixture
 from kermix.networks.generators import UniformPrior, reset_with
 from kermix.paper.artefact import (
     BEST,
+    BLUE,
     NO_DIFFICULTIES,
+    ORANGE,
     SIMILAR,
     Artefact,
     Claim,
     Rows,
     Tick,
+    bare,
     ignore,
+    sheet,
 )
-from kermix.paper.plots import BLUE, ORANGE, bare, sheet
 from kermix.paper.verdicts import best, decided, excess, of_seeds, ratio_claim, spread
 from kermix.runs.provenance import environment, write_json
 from kermix.training.loop import Forward, Task, Trainer

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from kermix.kernels.distances import Layout
-from kermix.kernels.gaussian import GaussianKernel, KernelTerms, variance_grid
-from kermix.kernels.mixed import mixed_kernel
+from kermix.kernels.gaussian import GaussianKernel, KernelTerms, mixed_kernel, variance_grid
 from kermix.kernels.others import PointKernel, kernel_matrix
 from kermix.kernels.subsets import symmetric_subset
 from kermix.sketches.features import NystromFeatures, nystrom_features

@@ -18,8 +18,7 @@ from kermix.checks import check_samples, check_weights
 from kermix.errors import DeviceError, ShapeError, SketchError, WeightError
 from kermix.files import read_checksummed, write_checksummed
 from kermix.kernels.distances import Layout
-from kermix.kernels.gaussian import GaussianKernel
-from kermix.kernels.mixed import MixedKernel
+from kermix.kernels.gaussian import GaussianKernel, MixedKernel
 from kermix.sketches.accumulation import FeatureSums, apart, no_sums, scaled_sums, summed
 from kermix.sketches.features import (
     ColumnScale,

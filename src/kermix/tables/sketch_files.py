@@ -33,7 +33,7 @@ from kermix.errors import (
     TableError,
 )
 from kermix.kernels.distances import Layout
-from kermix.kernels.mixed import mixed_kernel
+from kermix.kernels.gaussian import mixed_kernel
 from kermix.sketches.accumulation import FeatureSums, NystromSums, apart, no_sums
 from kermix.sketches.features import ColumnScale, NystromFeatures, nystrom_features
 from kermix.sketches.landmarks import row_keys
@@ -301,7 +301,7 @@ def sketch_files(
         sources: Files (.parquet, .csv, .tsv, also .gz, .zst or .bz2; .npy), globs, folders or
             fsspec URLs. All must have the same columns. Files of other kinds (.feather, .jsonl,
             .xlsx, .npz) are held in memory while they are read. If columns are not all numbers, or
-            values are missing, rows are mixed (`kermix.kernels.mixed`), with a schema learned from
+            values are missing, rows are mixed (by a `MixedKernel`), with a schema learned from
             the sample and stored with the sketch; no row is dropped. Files of numbers are read a
             second time if there is a missing value in a column that had none in the sample. Rows
             with missing values are dropped, and counted, only with `standardize=False`, or if the

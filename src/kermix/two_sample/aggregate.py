@@ -206,7 +206,7 @@ def aggregate_rows(
         pooled: Numbers as they are, or mixed rows.
         n: How many rows are of the first sample.
         places: The columns, and where the rows hold them; by default one each, named x0, x1, ...
-        layout: Which columns of the rows are codes, if any; see `kermix.kernels.mixed`.
+        layout: Which columns of the rows are codes, if any; see `kermix.kernels.gaussian`.
         permutations: How many random labellings.
         seed: Of the labellings.
         level: Of the verdict.

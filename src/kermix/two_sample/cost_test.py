@@ -21,9 +21,8 @@ from kermix.checks import (
 )
 from kermix.errors import OptionError, ShapeError, WeightError
 from kermix.kernels.distances import Layout
-from kermix.kernels.gaussian import GaussianKernel, choose_variance, variance_grid
+from kermix.kernels.gaussian import GaussianKernel, choose_variance, mixed_kernel, variance_grid
 from kermix.kernels.gram import gram
-from kermix.kernels.mixed import mixed_kernel
 from kermix.kernels.others import AnyKernel, PointKernel, as_point_kernel
 from kermix.linalg.cholesky import checked_ridge, solve_dtype
 from kermix.sketches.principal import NEGLIGIBLE

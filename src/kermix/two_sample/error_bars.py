@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from kermix.kernels.distances import Layout, squared_distances
-from kermix.kernels.mixed import mixed_kernel
+from kermix.kernels.gaussian import mixed_kernel
 from kermix.mixtures.mixture import InnerProducts, log_scalar_cost
 from kermix.two_sample.cost_statistics import ROUNDING, SAFE, log_cross_means
 from kermix.two_sample.permutation import signed_weights

@@ -14,7 +14,7 @@ import csv
 import io
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,9 +41,9 @@ from kermix.data.readers.formats import PART_BYTES, FileLook, Part
 from kermix.data.readers.text_columns import (
     CellType,
     ColumnJudge,
+    StrayWords,
     cell_ways,
     decide,
-    no_number,
     null_words,
 )
 from kermix.errors import SchemaError, TableError
@@ -86,6 +86,7 @@ class CsvLook:
     names: tuple[str, ...]
     form: CsvForm
     notes: tuple[str, ...] = ()
+    explained: Mapping[str, str] = field(default_factory=dict)  # why columns are text
 
 
 def look_at_csv(
@@ -398,9 +399,16 @@ class CsvPart(Part):
                 while lines.read(BLOCK):
                     pass
                 before = lines.ends
-        first = int(self.form.named and not self.start)
-        line, _, _ = next(itertools.islice(self.rows(), row + first, None))
+        line, _ = self.located({row})[row]
         return f"line {before + line}"
+
+    def located(self, rows: Set[int]) -> dict[int, tuple[int, list[str]]]:
+        """The lines of some of its rows, counted from its first, and their cells."""
+        if not rows:
+            return {}
+        first = int(self.form.named and not self.start)
+        until = itertools.islice(self.rows(), first, first + max(rows) + 1)
+        return {k: (line, cells) for k, (line, _, cells) in enumerate(until) if k in rows}
 
     @contextmanager
     def lines(self) -> Iterator[tuple[_Lines, BinaryIO]]:
@@ -608,13 +616,55 @@ class Scan:
         form = self.look.form.with_ways(cell_ways(typed, some, self.look.form.decimal))
         self.look = replace(self.look, form=form, notes=(*self.look.notes, *notes))
         self.part = replace(self.part, types=types, form=form)
-        odd = {n: self.judges[n].odd for n in self.reading.used(self.judges)}
-        self.faults = {
-            name: no_number(
-                f"{self.part.address}, {self.part.place(min(words.values()))}", name, words
-            )
-            for name, words in odd.items() if words
-        }  # fmt: skip
+        self.faults: dict[str, str] = {}
+        self._report_stray_words(some)
+
+    def _report_stray_words(self, some: Any) -> None:
+        """A fault, or a note, for each column in which words are among numbers."""
+        found = [self.judges[n].stray_words(n) for n in self.reading.used(self.judges)]
+        strays = [stray for stray in found if stray is not None]
+        again = {s.words[s.column] for s in strays if s.column in s.words}
+        places = self.part.located({stray.row for stray in strays} | again)
+        self._refuse_second_header(places)
+        explained = {}
+        for stray in strays:
+            line, cells = places[stray.row]
+            place = f"{self.part.address}, line {line}"
+            row = dict(zip(self.judges, cells, strict=False))
+            others = {row[s.column] for s in strays if s.row == stray.row}
+            if len(others) > 1 or self._is_shifted(row, stray, some):
+                self.faults[stray.column] = stray.fault_of_row(place)
+            elif stray.are_fault():
+                self.faults[stray.column] = stray.fault(place)
+            else:
+                explained[stray.column] = stray.note(place)
+        notes = (*self.look.notes, *explained.values())
+        self.look = replace(self.look, notes=notes, explained=explained)
+
+    def _refuse_second_header(self, places: Mapping[int, tuple[int, list[str]]]) -> None:
+        for line, cells in places.values():
+            if tuple(cell.strip() for cell in cells) == self.look.names and len(cells) > 1:
+                raise SchemaError(
+                    f"{self.part.address}, line {line}: the names of columns are there again, as "
+                    "where files were put together; remove the line."
+                )
+
+    def _is_shifted(self, row: Mapping[str, str], stray: StrayWords, some: Any) -> bool:
+        """Whether a cell beside a stray word is in the wrong column, too.
+
+        It is where a number is among words, or nothing in the column that has the word elsewhere.
+        """
+        names = list(row)
+        place = names.index(stray.column)
+        for name in (*names[max(0, place - 1) : place], *names[place + 1 : place + 2]):
+            judge, cell = self.judges[name], row[name].strip()
+            if not judge.has_words:
+                continue
+            if is_number(cell, self.look.form.decimal):
+                return True
+            if cell in GAPS and row[stray.column] in some.column(name).unique().to_pylist():
+                return True
+        return False
 
     def table(self) -> Any:
         """All rows, of text that was kept."""
@@ -680,9 +730,11 @@ def csv_file(address: str, reading: Reading, packed: str | None = None) -> FileL
         ends = [(at, min(at + PART_BYTES, size)) for at in range(0, size, PART_BYTES)]
         parts = tuple(replace(whole, start=a, stop=b, size=b - a) for a, b in ends)
     numbers = numeric_names(whole.types)
+    look = scan.look
     return FileLook(
-        address, numbers, scan.look.names, whole.form.named, parts, scan.look.notes, scan.faults
-    )
+        address, numbers, look.names, whole.form.named, parts, look.notes, scan.faults,
+        look.explained,
+    )  # fmt: skip
 
 
 def numeric_names(types: Mapping[str, CellType]) -> tuple[str, ...]:

@@ -120,6 +120,7 @@ class FileLook:
     parts: tuple[Part, ...]
     notes: tuple[str, ...] = ()  # what was assumed
     faults: Mapping[str, str] = field(default_factory=dict, hash=False)  # of columns, in words
+    explained: Mapping[str, str] = field(default_factory=dict, hash=False)  # why they are text
 
 
 def numeric_columns(schema: Any) -> tuple[str, ...]:

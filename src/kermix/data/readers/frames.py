@@ -78,6 +78,7 @@ class Frame:
     rows: int
     first_row: int = 0  # the number of the first row in messages: its line in a text file
     form: CsvForm | None = None  # how the text file is written that it is from
+    explained: tuple[str, ...] = ()  # columns of which a note says why they are text
 
 
 def as_frame(table: Any, name: str = "table") -> Frame:

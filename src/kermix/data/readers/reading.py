@@ -23,9 +23,9 @@ from kermix.data.readers.number_forms import without_marks
 from kermix.data.readers.text_columns import (
     CellType,
     ColumnJudge,
+    StrayWords,
     alike,
     is_code_text,
-    no_number,
 )
 from kermix.errors import SchemaError, TableError
 
@@ -59,7 +59,8 @@ def read_frame(source: Any, reading: Reading | None = None) -> tuple[Frame, list
         frame, notes = _file(Path(source), reading)
     else:
         frame, notes = _with_gaps(as_frame(source, _name(source)), reading.missing), []
-    return _with_marks(_checked(_chosen(frame, reading), reading), reading), notes
+    frame, said = _without_faults(_chosen(frame, reading), reading)
+    return _with_marks(frame, reading), [*notes, *said]
 
 
 def _name(source: Any) -> str:
@@ -92,6 +93,11 @@ def read_alike(
 def _several(paths: list[Path], reading: Reading) -> tuple[Frame, list[str]]:
     arrow = load_pyarrow()
     found = read_alike(paths, reading)
+    explained = tuple(dict.fromkeys(n for frame, _ in found for n in frame.explained))
+    notes = [n for _, said in found for n in said]
+    if explained:  # text in one file is text in all
+        known = replace(reading, known_text=(*reading.known_text, *explained))
+        found = read_alike(paths, known)
     first = found[0][0]
     for frame, _ in found[1:]:
         if {*frame.columns} != {*first.columns}:
@@ -104,8 +110,8 @@ def _several(paths: list[Path], reading: Reading) -> tuple[Frame, list[str]]:
         whole = arrow.concat_tables(tables, promote_options="permissive")
     except arrow.ArrowException as error:
         raise TableError(f"{first.name} and the others: {error}.") from None
-    frame = replace(as_frame(whole, first.name), form=first.form)
-    return frame, [n for _, notes in found for n in notes]
+    frame = replace(as_frame(whole, first.name), form=first.form, explained=explained)
+    return frame, notes
 
 
 def _file(path: Path, reading: Reading) -> tuple[Frame, list[str]]:
@@ -115,7 +121,10 @@ def _file(path: Path, reading: Reading) -> tuple[Frame, list[str]]:
     if suffix in TEXT:
         table, look = read_csv(str(path), reading, packed)
         frame = as_frame(table, path.name)
-        return replace(frame, first_row=1 + look.form.named, form=look.form), list(look.notes)
+        frame = replace(
+            frame, first_row=1 + look.form.named, form=look.form, explained=tuple(look.explained)
+        )
+        return frame, list(look.notes)
     if suffix in (".npy", ".npz"):
         return as_frame(numbers_of(file, part, reading.missing), path.name), []
     table, notes = read_whole(file, part, reading)
@@ -155,20 +164,31 @@ def _chosen(frame: Frame, reading: Reading) -> Frame:
                    types={n: frame.types[n] for n in kept})  # fmt: skip
 
 
-def _checked(frame: Frame, reading: Reading) -> Frame:
-    """The frame, unless a cell of it is a word among numbers; text files were looked at before."""
-    arrow = load_pyarrow()
-    for name, column in frame.columns.items() if frame.form is None else ():
-        text = arrow.types.is_string(column.type) or arrow.types.is_large_string(column.type)
-        kind, asked = frame.types[name], reading.asked(name)
-        if not text or kind.declared or kind.mixed or kind.pandas or asked == "text":
-            continue
-        judge = ColumnJudge(".", asked)
-        judge.look(column.cast(arrow.string()))
-        if judge.odd:
-            row = min(judge.odd.values()) + frame.first_row
-            raise SchemaError(no_number(f"{frame.name}, row {row}", name, judge.odd))
-    return frame
+def _without_faults(frame: Frame, reading: Reading) -> tuple[Frame, list[str]]:
+    """The frame, unless words are among numbers, and notes; text files were judged before."""
+    if frame.form is not None:
+        return frame, []
+    found = [_stray_words(frame, name, reading) for name in frame.columns]
+    notes = []
+    for stray in (s for s in found if s is not None):
+        place = f"{frame.name}, row {stray.row + frame.first_row}"
+        if stray.are_fault():
+            raise SchemaError(stray.fault(place))
+        notes.append(stray.note(place))
+    explained = tuple(s.column for s in found if s is not None)
+    return replace(frame, explained=explained), notes
+
+
+def _stray_words(frame: Frame, name: str, reading: Reading) -> StrayWords | None:
+    """Words among numbers in a column of text that nobody has declared to be text."""
+    types = load_pyarrow().types
+    column, kind, asked = frame.columns[name], frame.types[name], reading.asked(name)
+    text = types.is_string(column.type) or types.is_large_string(column.type)
+    if not text or kind.declared or kind.mixed or kind.pandas or asked == "text":
+        return None
+    judge = ColumnJudge(".", asked)
+    judge.look(column.cast(load_pyarrow().string()))
+    return judge.stray_words(name)
 
 
 @dataclass(frozen=True)
@@ -282,7 +302,9 @@ def _matched(
         return file.columns
     for name in wanted:
         if name not in file.columns:
-            raise TableError(f"{file.address}: {_why_not(name, file, first)}.")
+            raise TableError(
+                file.explained.get(name, f"{file.address}: {_why_not(name, file, first)}.")
+            )
     extra = [c for c in file.columns if c not in wanted]
     if strict and extra:
         raise TableError(

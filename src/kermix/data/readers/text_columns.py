@@ -1,7 +1,8 @@
 """Columns of text files: what type their cells have, and the cells as that type.
 
 `01067` is no 1067, and `-` among numbers is a gap. Numbers with anything around them stay text, as
-does a column of numbers and codes (`98102` and `98102-5783`); a word among numbers is a fault.
+does a column of numbers and codes (`98102` and `98102-5783`) or of numbers and few words; many
+words among numbers are a fault.
 Cells are looked at in blocks, so that a file has the same types whether memory holds it or not.
 """
 
@@ -9,7 +10,7 @@ import re
 import shlex
 import zoneinfo
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,11 +21,11 @@ from kermix.data.readers.number_forms import look_at_numbers
 __all__ = [
     "CellType",
     "ColumnJudge",
+    "StrayWords",
     "alike",
     "cell_ways",
     "decide",
     "is_code_text",
-    "no_number",
     "null_words",
     "read_words",
     "truth_words",
@@ -88,7 +89,7 @@ class CellType:
         decimal: "." or ",".
         gaps: Words that stand for a gap in it.
         trimmed: Whether blanks around cells are left out.
-        code: Whether its digits are no number.
+        code: Whether its digits are no number, or not all of its cells are.
         grouped: Whether there may be marks between thousands.
     """
 
@@ -170,7 +171,9 @@ class ColumnJudge:
         self._cells = self._long = 0  # how many, and how many that 64 bits may not hold
         self._rows = self._words = self._numbers = 0
         self._different = 0  # numbers, of the first cells
-        self._odd: dict[str, int] = {}  # the first words without a digit, and their rows
+        self._filled = 0  # cells that are not empty
+        self._stray: dict[str, int] = {}  # the first words without a digit, and their rows
+        self._stray_cells, self._more_stray = 0, False
         self._coded = False  # whether a word that is no number has digits
         self._codes: set[str] | None = set()  # words of two letters; None: there are others
         self.has_na = False
@@ -179,6 +182,7 @@ class ColumnJudge:
         """Look at more cells."""
         cells = text.drop_null()
         self.has_nulls = self.has_nulls or len(cells) < len(text)
+        self._filled += len(cells)
         if len(cells) and (self.kind == "string" or not self._fits_with_gaps(cells)):
             self._look_at_words(cells, text)
         self._rows += len(text)
@@ -265,15 +269,35 @@ class ColumnJudge:
         others = words.filter(compute.invert(numbers))
         digits = compute.match_substring_regex(others, f"[0-9]|{WORDS_OF_TRUTH}")
         self._coded = self._coded or bool(compute.any(digits).as_py())
-        odd = others.filter(compute.invert(digits))
-        for word in odd[: SHOWN_WORDS - len(self._odd)]:
-            self._odd.setdefault(word.as_py(), self._rows + compute.index(text, word).as_py())
+        if 2 * self._numbers > self._words:
+            self._keep_stray(others.filter(compute.invert(digits)), text)
+
+    def _keep_stray(self, words: Any, text: Any) -> None:
+        from pyarrow import compute
+
+        self._stray_cells += compute.sum(compute.is_in(text, value_set=words)).as_py() or 0
+        for word in words[: SHOWN_WORDS + 1].to_pylist():
+            if word not in self._stray and len(self._stray) == SHOWN_WORDS:
+                self._more_stray = True
+            else:
+                self._stray.setdefault(word, self._rows + compute.index(text, word).as_py())
 
     @property
-    def odd(self) -> dict[str, int]:
-        """Some words without a digit where nearly all else are numbers, and where they are."""
+    def has_words(self) -> bool:
+        """Whether most of its different cells are words."""
+        return self.kind == "string" and 2 * self._numbers < self._words
+
+    def stray_words(self, name: str) -> "StrayWords | None":
+        """Words without a digit, where nearly all else are numbers.
+
+        Args:
+            name: Of the column.
+        """
         mostly = self.kind == "string" and 2 * self._numbers > self._words
-        return self._odd if mostly and not (self._coded or self._padded) else {}
+        if not mostly or not self._stray or self._coded or self._padded:
+            return None
+        return StrayWords(name, self._stray, self._stray_cells, self._filled, self._more_stray,
+                          self.asked == "number")  # fmt: skip
 
     @property
     def is_code(self) -> bool:
@@ -295,24 +319,86 @@ class ColumnJudge:
         """The type of all cells seen."""
         words = frozenset() if na_is_code else frozenset((SPELLED_NA,))
         if self.kind == "string" or self.is_code or (self.kind == "null" and self.gaps - {*NULLS}):
-            return CellType("string", self.decimal, words, code=self.is_code)
+            code = self.is_code or self.stray_words("") is not None
+            return CellType("string", self.decimal, words, code=code)
         grouped = bool(self.grouped)
         return CellType(
             self.kind, self.decimal, frozenset(self.gaps), self.trimmed, grouped=grouped
         )
 
 
-def no_number(place: str, column: str, words: Iterable[str]) -> str:
-    """What to say of words among numbers, of which the first is at this place."""
-    first, *others = words
-    verb = "is" if len(others) == 1 else "are"
-    more = f" (nor {verb} {listed(map(repr, others))})" if others else ""
-    gaps = " ".join(f"--missing {shlex.quote(word)}" for word in (first, *others))
-    return (
-        f"{place}, column {column}: {first!r} is not a number{more}, and most cells of this "
-        f"column are. Correct such cells, read them as gaps ({gaps}), exclude the column, or use "
-        f"--kind {column}=category."
-    )
+@dataclass(frozen=True)
+class StrayWords:
+    """Words in a column whose other cells are numbers.
+
+    Attributes:
+        column: Its name.
+        words: The first of them, each with the row in which it is first.
+        cells: How many cells hold such words.
+        filled: How many cells are not empty.
+        more: Whether there are further words.
+        asked: Whether somebody has said that the column holds numbers.
+    """
+
+    column: str
+    words: Mapping[str, int]
+    cells: int
+    filled: int
+    more: bool = False
+    asked: bool = False
+
+    @property
+    def row(self) -> int:
+        """The first row that has one."""
+        return min(self.words.values())
+
+    def are_fault(self, most: float = 0.05) -> bool:
+        """Whether the table is refused; else the column is text by itself.
+
+        Args:
+            most: The share of cells from which on words are too many to be passed over:
+                a convention.
+        """
+        return self.asked or self.cells > most * self.filled
+
+    def fault(self, place: str) -> str:
+        """What to say of a table that is refused.
+
+        Args:
+            place: Of the first such cell.
+        """
+        return (
+            f"{place}, column {self.column}: {self._no_number}, and most cells of this column "
+            f"are. Correct such cells, read them as gaps ({self._as_gaps}), exclude the column, "
+            f"or use --kind {self.column}=category."
+        )
+
+    def fault_of_row(self, place: str) -> str:
+        """What to say of a row whose other cells are not of their columns either."""
+        return (
+            f"{place}, column {self.column}: {self._no_number}, and cells beside it are not of "
+            "their columns either; the row may be shifted, so correct it."
+        )
+
+    def note(self, place: str) -> str:
+        """What to say of a column that is text by itself."""
+        return (
+            f"{place}, column {self.column}: {self._no_number}, so the column is text, although "
+            f"all but {self.cells:,} of its {self.filled:,} cells are numbers; to have numbers, "
+            f"read such cells as gaps: {self._as_gaps}."
+        )
+
+    @property
+    def _no_number(self) -> str:
+        first, *others = self.words
+        verb = "is" if len(others) == 1 and not self.more else "are"
+        shown = listed(map(repr, others)) + (" and more" if self.more else "")
+        return f"{first!r} is not a number" + (f" (nor {verb} {shown})" if others else "")
+
+    @property
+    def _as_gaps(self) -> str:
+        named = " ".join(f"--missing {shlex.quote(word)}" for word in self.words)
+        return f"{named} and so on" if self.more else named
 
 
 def decide(

@@ -229,12 +229,14 @@ class ColumnCells:
         type: What it was for the caller.
         pieces: Its cells in each table, of one type.
         table: How messages begin.
+        explained: Whether somebody has said why it is text.
     """
 
     name: str
     type: ColumnType
     pieces: Sequence[Any]
     table: str
+    explained: bool = False
 
     @cached_property
     def filled(self) -> Any:
@@ -362,9 +364,9 @@ class Judge:
         if look.form is not None:
             return self._written_numbers(cells, look.form)
         note = note or look.note(cells.name)
+        may_be_key = note is None or look.may_be_codes  # what is mostly money is no id
+        note = None if cells.explained else note
         self.remarks.extend([note] if note else [])
-        # What is mostly money is no id, whatever else is there.
-        may_be_key = note is None or look.may_be_codes
         return self._text(cells, may_be_key) or self._category(cells)
 
     def _written_numbers(self, cells: ColumnCells, form: NumberForm) -> NumberColumn:

@@ -12,7 +12,7 @@ from torch import Tensor
 from kermix.data.schema.columns import CategoryColumn, rounded
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.kernels.distances import Layout
-from kermix.kernels.mixed import mismatch_of
+from kermix.kernels.gaussian import mismatch_of
 
 __all__ = ["MixedRows"]
 

@@ -148,7 +148,7 @@ class Schema:
             check_count("fold_below", fold_below, 0)
         files = iter(read_alike([t for t in tables if isinstance(t, str | Path)]))
         frames = [
-            next(files)[0]
+            replace(next(files)[0], explained=())
             if isinstance(t, str | Path)
             else as_frame(t, "table" if len(tables) == 1 else f"table {k + 1}")
             for k, t in enumerate(tables)
@@ -167,7 +167,8 @@ class Schema:
         judge = Judge(category_up_to, atom_share, atoms_up_to, fold_below)
         found = []
         for name in names:
-            cells = ColumnCells(name, *pooled_column(name, frames), first.name)
+            explained = any(name in frame.explained for frame in frames)
+            cells = ColumnCells(name, *pooled_column(name, frames), first.name, explained)
             found.append(judge.column(cells, wanted.get(name)))
         return cls(tuple(found), first.kind, tuple(judge.remarks))
 

@@ -17,9 +17,8 @@ from kermix.costs.formulas import Scaled, log_matrix_cost, log_svd_cost, log_vec
 from kermix.costs.points import GramStatistics
 from kermix.info import Info
 from kermix.kernels.distances import Layout
-from kermix.kernels.gaussian import KernelTerms
+from kermix.kernels.gaussian import KernelTerms, mixed_kernel
 from kermix.kernels.gram import ScaledGram, gram_matrix, scaled_gram
-from kermix.kernels.mixed import mixed_kernel
 from kermix.linalg.cholesky import Cholesky, cholesky, default_ridge
 from kermix.tables.compare.column_changes import ComparedRows
 from kermix.tables.compare.result import TITLES, Details

@@ -11,7 +11,7 @@ from torch import Tensor
 from kermix.data.readers.common import counted
 from kermix.errors import OptionError
 from kermix.kernels.distances import Layout
-from kermix.kernels.mixed import mixed_kernel
+from kermix.kernels.gaussian import mixed_kernel
 from kermix.sketches.principal import principal_features
 from kermix.tables.compare.column_changes import ComparedRows
 from kermix.tables.compare.verdict import Judgement, Verdict

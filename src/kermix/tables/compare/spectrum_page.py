@@ -9,13 +9,12 @@ from torch import Tensor
 
 from kermix.data.sources import Sources
 from kermix.errors import OptionError
-from kermix.kernels.gaussian import choose_variance
-from kermix.kernels.mixed import mixed_kernel
+from kermix.kernels.gaussian import choose_variance, mixed_kernel
 from kermix.pages.charts import heat
 from kermix.pages.page import Card, Page
 from kermix.pages.plot import Axis, Plot, Svg
 from kermix.pages.sheets import grid_over
-from kermix.spectrum.decomposition import Decomposition, decompose
+from kermix.spectrum import Decomposition, decompose
 
 __all__ = ["TableSpectrum", "decompose_tables", "spectrum_report"]
 
