@@ -135,7 +135,6 @@ CALLS = ReplayedCalls()
 
 def replayed(cost: Informative[Arguments]) -> Informative[Arguments]:
     """Let a cost of few points on a GPU take a single launch, after some calls of a kind."""
-
     parameters = inspect.signature(cost).parameters.values()
     usual = {p.name: p.default for p in parameters if p.default is not p.empty}
     del usual["return_info"]
@@ -152,7 +151,7 @@ def replayed(cost: Informative[Arguments]) -> Informative[Arguments]:
                 return by_graph(cost, **given)
         return cost(*args, **options)
 
-    return value  # type: ignore[return-value]
+    return value
 
 
 def by_graph(
