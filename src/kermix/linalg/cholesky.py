@@ -56,16 +56,18 @@ class Cholesky:
             columns: The columns.
             others: What whitens their rows as well, of an (M, M) matrix.
         """
-        sides = (self,) if others is None else (self, others)
-        shape = torch.broadcast_shapes(columns.shape[:-2], *(s.factor.shape[:-2] for s in sides))
-        whole = [(s.matrix, s.factor.detach()) for s in sides]
-        given = [t.expand(*shape, *t.shape[-2:]) for t in (columns, *(t for p in whole for t in p))]
-        kind = _WhitenedSquare if others is None else _TwiceWhitenedSquare
-        # The compiler differentiates the plain formula by itself.
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():  # it differentiates the plain formula by itself
             found = self.whiten(columns)
             found = found if others is None else others.whiten(found.mT)
             return found.square().sum((-2, -1))
+        sides = [side for side in (self, others) if side is not None]
+        shapes = (t.shape[:-2] for t in (columns, *(side.factor for side in sides)))
+        batch = torch.broadcast_shapes(*shapes)
+        given = [columns.expand(*batch, *columns.shape[-2:])]
+        for side in sides:  # of a constant factor: the matrix has the gradient
+            shape = *batch, *side.matrix.shape[-2:]
+            given += [side.matrix.expand(shape), side.factor.detach().expand(shape)]
+        kind = _WhitenedSquare if others is None else _TwiceWhitenedSquare
         value: Tensor = kind.apply(*given)[0]
         return value
 
