@@ -48,6 +48,7 @@ from kermix.two_sample.permutation import (
 )
 
 __all__ = [
+    "TOGETHER",
     "AggregateTest",
     "ColumnTest",
     "FamilyStatistic",
@@ -59,12 +60,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class FamilyStatistic:
-    """One statistic of the family.
+    r"""One statistic of the family.
 
     Attributes:
         name: Which kernel of which columns, or which columns.
-        statistic: Its evidence, $z |z| / 2$, with `z` in standard deviations above its mean
-            over all labellings, after a cube root that makes it nearly normal.
+        statistic: Its evidence, $-\log(1 - \Phi(z))$, with `z` in standard deviations above its
+            mean over all labellings, after a cube root that makes it nearly normal.
         pvalue: Of this statistic by itself, right only if it alone had been looked at.
         corrected: The same, with all statistics of the family looked at.
     """
@@ -163,18 +164,20 @@ ONE_SCALE = 1.25  # largest ratio of the spreads of columns
 HEAVY = 6.0  # kurtosis
 # Reasoned, no record.
 COARSE_RIDGE, RIDGES_OF_A_ROW, SMALLEST_RIDGE = 0.1, (5.0, 0.5), 1e-5
-# Weights of the parts of the family, chosen by `python -m benchmarks blind-spots` on the problems
-# of its development, so that no part costs another much; that of columns is for very many of them,
-# and twice as large for one, which kernels and depths see in their own ways.
+# How much of the level each part has, with one column and with very many, chosen on the
+# development problems of `python -m benchmarks blind-spots` and of `benchmarks.power_development`
+# so that no part costs another much: fine shapes matter in few columns, depths of rows in many.
 SHARES = {
-    MEANS: 0.27,
-    SECOND_MOMENTS: 0.06,
-    "columns": 0.32,
-    "values": 0.13,
-    "pairs": 0.07,
-    DEPTHS: 0.15,
+    MEANS: (0.48, 0.16),
+    SECOND_MOMENTS: (0.10, 0.04),
+    "columns": (0.36, 0.38),
+    "values": (0.15, 0.25),
+    "pairs": (0.09, 0.10),
+    DEPTHS: (0.03, 0.30),
 }
+HALF_WAY = 15  # columns, between one and very many
 TOGETHER = {
+    "kernels": "kernels of all columns",
     "columns": "single columns",
     "values": "single values of columns",
     "pairs": "pairs of columns",
@@ -297,14 +300,25 @@ def _combined(parts: Mapping[str, Sequence[StatisticValues]], columns: int) -> P
     """The whole family: statistics of kernels one by one, of each other part as one."""
     tables = {part: torch.stack([v.values for v in some]) for part, some in parts.items() if some}
     means = {part: mean_evidence(table) for part, table in tables.items()}
-    shares = {**SHARES, "columns": SHARES["columns"] * (1 + 1 / max(1, columns))}
+    shares = shares_of_parts(columns)
     total = torch.stack([math.log(shares[part]) + mean for part, mean in means.items()])
+    kernels = [part for part in (MEANS, SECOND_MOMENTS) if part in means]
+    together = {TOGETHER[part]: mean for part, mean in means.items() if part in TOGETHER}
+    if kernels:
+        of_kernels = torch.stack([math.log(shares[part]) + means[part] for part in kernels])
+        together[TOGETHER["kernels"]] = of_kernels.logsumexp(0)
     values = [
-        *(v for part in (MEANS, SECOND_MOMENTS) for v in parts[part]),
-        *(StatisticValues(TOGETHER[part], means[part]) for part in TOGETHER if part in means),
+        *(v for part in kernels for v in parts[part]),
+        *(StatisticValues(name, mean) for name, mean in together.items()),
     ]
     table = round_to_significant(torch.stack([v.values for v in values]))
     return PermutationTest(tuple(values), table, round_to_significant(total.logsumexp(0)))
+
+
+def shares_of_parts(columns: int) -> dict[str, float]:
+    """How much of the level each part has with so many columns."""
+    many = columns / (columns + HALF_WAY)
+    return {part: (1 - many) * one + many * most for part, (one, most) in SHARES.items()}
 
 
 def _ranked(values: Sequence[StatisticValues]) -> list[tuple[int, float, float, float]]:

@@ -482,18 +482,22 @@ def cauchy_combination(statistics: Tensor) -> Tensor:  # (L, P) -> (P,)
 
 
 def evidence(statistics: Tensor) -> Tensor:  # (..., P) -> (..., P)
-    r"""Statistics on one scale, $z |z| / 2$, with cube roots `z` of mean 0 and variance 1.
+    r"""Statistics on one scale, $-\log(1 - \Phi(z))$: `z` are cube roots of mean 0 and variance 1.
 
-    Cube roots of quadratic forms are nearly normal (Wilson and Hilferty), so that the largest of
-    several is not always that with the longest tail.
+    Cube roots of quadratic forms are nearly normal (Wilson and Hilferty), so this is nearly minus
+    the logarithm of a p-value, also far beyond those that so many labelings can tell apart.
     """
     roots = round_to_significant(statistics).clamp(min=0) ** (1 / 3)
     spread, center = torch.std_mean(roots, -1, correction=0, keepdim=True)
     apart = spread > DIGITS * roots.amax(-1, keepdim=True)
     scores = torch.where(apart, (roots - center) / spread.clamp(min=1e-300), 0.0)
-    return scores * scores.abs() / 2
+    return -torch.special.log_ndtr(-scores)
 
 
 def mean_evidence(evidence: Tensor) -> Tensor:  # (M, P) -> (P,)
-    r"""The logarithm of the mean of $e^{z |z| / 2}$, which is ruled by its largest terms."""
+    """Evidence of several: minus the logarithm of the harmonic mean of their p-values.
+
+    The smallest p-values rule it, and with `M` of them it is about as large by chance as that of
+    one, however they depend on each other (Wilson 2019).
+    """
     return evidence.logsumexp(0) - math.log(len(evidence))
