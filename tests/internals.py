@@ -103,11 +103,10 @@ if TYPE_CHECKING:
     from kermix.data.images.image_sets import CLASSES, is_idx, read_celeba
     from kermix.data.images.labelled import LabelledImages, load_labelled
     from kermix.data.readers.common import GAPS, CsvForm, Reading
-    from kermix.data.readers.delimited import look_at_csv
+    from kermix.data.readers.dialect import look_at_csv, truth_words
     from kermix.data.readers.frames import as_frame
     from kermix.data.readers.number_forms import NumberForm, look_at_numbers
     from kermix.data.readers.reading import open_files, read_alike, read_frame
-    from kermix.data.readers.text_columns import truth_words
     from kermix.data.schema.columns import (
         CategoryColumn,
         NumberColumn,

@@ -6,29 +6,32 @@ words among numbers are a fault.
 Cells are looked at in blocks, so that a file has the same types whether memory holds it or not.
 """
 
-import re
 import shlex
-import zoneinfo
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kermix.data.readers.common import GAPS, MARKS, NULLS, TRUTHS, Reading, listed, load_pyarrow
+from kermix.data.readers.common import (
+    GAPS,
+    MARKS,
+    NULLS,
+    Reading,
+    all_match,
+    any_match,
+    listed,
+    load_pyarrow,
+)
 from kermix.data.readers.frames import arrow_type
-from kermix.data.readers.number_forms import look_at_numbers
 
 __all__ = [
     "CellType",
     "ColumnJudge",
     "StrayWords",
     "alike",
-    "cell_ways",
     "decide",
     "is_code_text",
     "null_words",
     "read_words",
-    "truth_words",
 ]
 
 WHOLE = r"^\+?[0-9]+$"
@@ -50,7 +53,6 @@ GROUPED = {
     for d, m, t in ((".", r"\.", ","), (",", ",", r"\."))
 }  # numbers by decimal mark, with or without marks between thousands
 THOUSANDS = {".": ",", ",": "."}
-GROUPS = {".": r"\d,\d\d\d", ",": r"\d\.\d\d\d"}
 # A number among words, by decimal mark, and zeros before it that make it a code.
 PLAIN = {
     d: rf"^[-+]?(?:[0-9]+{m}?[0-9]*|{m}[0-9]+)(?:[eE][-+]?[0-9]+)?$"
@@ -130,7 +132,7 @@ class CellType:
 
         arrow = load_pyarrow()
         shape = self._shape
-        if shape is not None and not _all(text, shape):
+        if shape is not None and not all_match(text, shape):
             return None
         try:
             if self.arrow == "time32[s]":
@@ -230,13 +232,13 @@ class ColumnJudge:
             from pyarrow import compute
 
             if kind == "int64":
-                if _any(cells, HEXADECIMAL):
+                if any_match(cells, HEXADECIMAL):
                     return False
                 self._digits, self._phones = compute.min(typed).as_py() >= 0, False
             else:
-                self._digits = _all(cells, WHOLE)
-                self._phones = self._phones and self._digits and _all(cells, PHONE)
-            self._padded = self._padded or (self._digits and _any(cells, PADDED))
+                self._digits = all_match(cells, WHOLE)
+                self._phones = self._phones and self._digits and all_match(cells, PHONE)
+            self._padded = self._padded or (self._digits and any_match(cells, PADDED))
             self._different = self._different or len(cells.slice(0, FIRST_WORDS).unique())
             lengths = compute.binary_length(cells)
             self._long += compute.sum(compute.greater_equal(lengths, LONG)).as_py()
@@ -250,7 +252,7 @@ class ColumnJudge:
         words = cells.unique()
         self.has_na = self.has_na or bool(compute.any(compute.equal(words, SPELLED_NA)).as_py())
         if self._codes is not None:
-            codes = None if not _all(words, TWO_LETTERS) else words.to_pylist()
+            codes = None if not all_match(words, TWO_LETTERS) else words.to_pylist()
             self._codes = None if codes is None else self._codes.union(codes)
         if self.asked in (None, "number") and 2 * self._numbers >= self._words:
             self._look_for_numbers(words, text)
@@ -265,7 +267,7 @@ class ColumnJudge:
         numbers = compute.match_substring_regex(plain, PLAIN[self.decimal])
         self._words += len(words)
         self._numbers += compute.sum(numbers).as_py() or 0
-        self._padded = self._padded or _any(plain.filter(numbers), PADDED)
+        self._padded = self._padded or any_match(plain.filter(numbers), PADDED)
         others = words.filter(compute.invert(numbers))
         digits = compute.match_substring_regex(others, f"[0-9]|{WORDS_OF_TRUTH}")
         self._coded = self._coded or bool(compute.any(digits).as_py())
@@ -474,7 +476,11 @@ def alike(types: Sequence[CellType]) -> list[CellType]:
 def is_code_text(column: Any) -> bool:
     """Whether a column is text of digits alone, which in another file might look like numbers."""
     types = load_pyarrow().types
-    return types.is_string(column.type) and column.null_count < len(column) and _all(column, WHOLE)
+    return (
+        types.is_string(column.type)
+        and column.null_count < len(column)
+        and all_match(column, WHOLE)
+    )
 
 
 def read_words(text: Any) -> Any:
@@ -507,149 +513,8 @@ def _are_in(cells: Any, words: frozenset[str]) -> Any:
     return compute.is_in(cells, value_set=load_pyarrow().array(sorted(words), "string"))
 
 
-def _all(cells: Any, pattern: str) -> bool:
-    from pyarrow import compute
-
-    fits = compute.match_substring_regex(cells, pattern)
-    return bool(compute.all(fits, min_count=0).as_py())  # also of gaps alone
-
-
 def _first_with(cells: Any, mark: str) -> str:
     from pyarrow import compute
 
     found: str = cells.filter(compute.match_substring(cells, mark))[0].as_py()
     return found
-
-
-def _any(cells: Any, pattern: str) -> bool:
-    from pyarrow import compute
-
-    return bool(compute.any(compute.match_substring_regex(cells, pattern)).as_py())
-
-
-INSTANT = re.compile(r"\d{4}-\d\d-\d\d([ T])[\d:.,]+(Z|[+-]\d\d(?::?\d\d)?)")
-SECONDS = r"\d\d:\d\d(?P<seconds>:\d\d(?:[.,](?P<fraction>\d+))?)?"
-# That tell the time zone: two a day of a year, nearly; and how numbers are written.
-SHOWN_INSTANTS, SHOWN_NUMBERS = 500, 1000
-
-
-def cell_ways(read: Any, text: Any, decimal: str = ".") -> dict[str, dict[str, Any]]:
-    """How cells are written, of columns that have another way than the usual one.
-
-    Truth values have their words, times what is between day and hour, their zone, and how exact
-    they are; numbers so many decimals as all have, or one if even whole numbers have that, or a
-    form, such as with marks between thousands.
-
-    Args:
-        read: Some rows as they are read, an Arrow table.
-        text: The same rows as they are written.
-        decimal: The decimal mark.
-    """
-    types = load_pyarrow().types
-    ways: dict[str, dict[str, Any]] = {}
-    for name in text.column_names:
-        cells, words = read.column(name), text.column(name)
-        known = cells.is_valid()
-        cells, words = cells.filter(known), words.filter(known)
-        if not len(cells):
-            continue
-        if types.is_boolean(cells.type):
-            ways[name] = {"truths": list(truth_words(cells, words))}
-        elif types.is_timestamp(cells.type) or types.is_time(cells.type):
-            shown = words.slice(0, SHOWN_INSTANTS).to_pylist()
-            ways[name] = _exactness(words, cells.type)
-            if types.is_timestamp(cells.type):
-                ways[name] |= _way_of_times(cells.slice(0, SHOWN_INSTANTS), shown)
-        elif types.is_floating(cells.type) or types.is_integer(cells.type):
-            ways[name] = _way_of_numbers(words, decimal)
-    return {name: way for name, way in ways.items() if way}
-
-
-def _way_of_numbers(words: Any, decimal: str) -> dict[str, Any]:
-    from pyarrow import compute
-
-    found = compute.extract_regex(words, r"^-?\d+(?:[.,](?P<after>\d+))?$")
-    grouped = _any(words, GROUPS[decimal])
-    if found.null_count or grouped:
-        few = look_at_numbers(words.slice(0, SHOWN_NUMBERS), decimal, sure=True).form
-        form = few and look_at_numbers(words, decimal, sure=True).form
-        return {"form": form.to_dict()} if form else {}
-    digits = compute.min_max(compute.utf8_length(compute.struct_field(found, "after"))).as_py()
-    least = min(1, digits["min"]) if digits["min"] < digits["max"] else digits["min"]
-    return {"decimals": least} if least else {}
-
-
-def _exactness(words: Any, kind: Any) -> dict[str, Any]:
-    """How much of a second times have; of those without seconds, that they have none."""
-    from pyarrow import compute
-
-    found = compute.extract_regex(words, SECONDS)
-    clocks = compute.drop_null(found)
-    if not len(clocks):
-        return {}
-    if not compute.any(compute.not_equal(compute.struct_field(clocks, "seconds"), "")).as_py():
-        return {"exact": "minutes"}
-    if kind.unit == "s":
-        return {}
-    digits = compute.min_max(compute.utf8_length(compute.struct_field(clocks, "fraction")))
-    return {"exact": digits["max"].as_py(), "bare": digits["min"].as_py() == 0}
-
-
-def _way_of_times(cells: Any, words: list[str]) -> dict[str, Any]:
-    if cells.type.tz is None:
-        return {"between": "T"} if all("T" in word for word in words) else {}
-    found = [INSTANT.fullmatch(word) for word in words]
-    between = {match[1] for match in found if match is not None}
-    offsets = [match[2] for match in found if match is not None]
-    if len(offsets) < len(words) or len(between) > 1:
-        return {}
-    way = {"between": between.pop()}
-    if set(offsets) == {"Z"}:
-        return {**way, "zone": "UTC", "offset": "Z"}
-    shape = {6: "+00:00", 5: "+0000"}.get(max(map(len, offsets)), "+00")
-    return {**way, "zone": _zone(cells, offsets), "offset": shape}
-
-
-def _zone(cells: Any, offsets: list[str]) -> str:
-    """A time zone whose clocks are so far from universal time at these instants."""
-    from pyarrow import compute
-
-    arrow = load_pyarrow()
-    plain = [f"{offset.replace(':', '').replace('Z', '+00'):0<5}" for offset in offsets]
-    (usual, _), *others = Counter(plain).most_common()
-    fixed = f"{usual[:3]}:{usual[3:]}"
-    if not others:
-        return fixed
-    # With the usual names first; any that fits tells the same.
-    for zone in sorted(zoneinfo.available_timezones(), key=lambda z: (z[:7] != "Europe/", z)):
-        try:
-            moved = cells[:2].cast(arrow.timestamp(cells.type.unit, zone))
-            compute.strftime(moved, format="%z", locale="C")
-        except arrow.ArrowInvalid:  # a zone that Arrow does not have
-            continue
-        own = compute.strftime(cells.cast(moved.type), format="%z", locale="C")
-        if own.to_pylist() == plain:
-            return zone
-    return fixed
-
-
-def truth_words(read: Any, text: Any) -> tuple[str, str]:
-    """How no and yes are written in a column; of a word that is not there, as the other one is.
-
-    Args:
-        read: Truth values.
-        text: The same cells as they are written.
-
-    Example:
-        >>> import pyarrow
-        >>> truth_words(pyarrow.array([None, True]), pyarrow.array(["", "TRUE"]))
-        ('FALSE', 'TRUE')
-    """
-    from pyarrow import compute
-
-    places = [compute.index(read, value).as_py() for value in (False, True)]
-    words = [text[place].as_py() if place >= 0 else None for place in places]
-    known = next((word for word in words if word is not None), TRUTHS[0])
-    cased = str.upper if known.isupper() else str.title if known.istitle() else str.lower
-    no, yes = (word or cased(usual) for word, usual in zip(words, TRUTHS, strict=True))
-    return no, yes

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from kermix.data.readers.common import load_pyarrow
+from kermix.data.readers.common import all_match, load_pyarrow
 from kermix.data.schema.columns import family
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "MOST_FRAMES",
     "SHARED",
     "Codes",
-    "all_match",
     "key_texts",
     "places_of",
     "read_codes",
@@ -201,13 +200,6 @@ def _widest(parts: Any) -> int | None:
     numbers = [k for k, part in enumerate(parts) if isinstance(part, Span)]
     return numbers[-1] if numbers else max(
         range(len(parts)), key=lambda k: (_options(parts[k]), k), default=None)  # fmt: skip
-
-
-def all_match(values: Any, pattern: str) -> bool:
-    """Whether a regular expression is found in all texts."""
-    from pyarrow import compute
-
-    return bool(compute.all(compute.match_substring_regex(values, pattern)).as_py())
 
 
 def read_codes(values: Any, sure: bool) -> Codes | None:

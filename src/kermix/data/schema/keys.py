@@ -18,14 +18,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from kermix.data.readers.common import load_pyarrow
+from kermix.data.readers.common import all_match, load_pyarrow
 from kermix.data.schema.key_text import (
     COVERED,
     FEW,
     MOST_FRAMES,
     SHARED,
     Codes,
-    all_match,
     places_of,
     read_codes,
     round_ends,
