@@ -73,25 +73,29 @@ def look_at_csv(
     lines = _first_lines(text, whole)
     delimiter = reading.delimiter or _delimiter(lines)
     rows = _rows(lines, delimiter)
-    commas = reading.decimal is None and delimiter != "," and _has_decimal_commas(rows[1:] or rows)
-    decimal = reading.decimal or ("," if commas else ".")
+    decimal = reading.decimal or _decimal(rows, delimiter)
+    header = Header(bool(reading.header), False)
     if reading.header is None:
         header = FirstLine.of(rows, decimal).judged()
-    else:
-        header = Header(reading.header, False)
-    notes = (
-        one_byte_note(name, encoding)
-        if reading.encoding is None and encoding == "latin-1"
-        else "",
-        f"{name}: numbers have a decimal comma; if not, use --decimal '.'." if commas else "",
-        header.note(name, rows[0]),
-    )
     names = tuple(f"x{i}" for i in range(len(rows[0])))
     if header.named:
         names = _names(text, rows[0], delimiter, name)
-    line_end = next((end for end in ("\r\n", "\n", "\r") if end in text), "\n")
-    form = CsvForm(delimiter, decimal, _with_mark(encoding, head), line_end, header.named)
+    notes = (
+        one_byte_note(name, encoding) if (reading.encoding, encoding) == (None, "latin-1") else "",
+        _comma_note(name) if (reading.decimal, decimal) == (None, ",") else "",
+        header.note(name, rows[0]),
+    )
+    encoding = _with_mark(encoding, head)
+    form = CsvForm(delimiter, decimal, encoding, _line_end(text), header.named)
     return CsvLook(names, form, tuple(filter(None, notes)))
+
+
+def _comma_note(name: str) -> str:
+    return f"{name}: numbers have a decimal comma; if not, use --decimal '.'."
+
+
+def _line_end(text: str) -> str:
+    return next((end for end in ("\r\n", "\n", "\r") if end in text), "\n")
 
 
 def _first_lines(text: str, whole: bool, most: int = 51) -> str:
@@ -174,6 +178,11 @@ def _delimiter(text: str) -> str:
         ):
             return other
     return best
+
+
+def _decimal(rows: Sequence[Sequence[str]], delimiter: str) -> str:
+    """The decimal mark by the rows below the first, if there are others."""
+    return "," if delimiter != "," and _has_decimal_commas(rows[1:] or rows) else "."
 
 
 def _has_decimal_commas(rows: Sequence[Sequence[str]]) -> bool:

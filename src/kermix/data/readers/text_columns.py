@@ -42,12 +42,6 @@ WORDS_OF_TRUTH = r"^(?:true|True|TRUE|false|False|FALSE)$"
 CLOCK = r"^\d\d:\d\d(?::\d\d)?$"
 TWO_LETTERS = r"^[A-Z]{2}$"
 SPELLED_NA = "NA"
-CODES = 3  # with so many others of two letters, NA is one of them; a convention
-FIRST_WORDS = 1000  # cells that tell how many different numbers there are: a convention
-SHOWN_WORDS = 5  # that are no numbers: a convention
-FIRST = 16  # cells that are tried before all: a convention
-# Digits with which 64 bits may not hold a whole number.
-LONG = 19
 GROUPED = {
     d: rf"^[-+]?(?:(?:\d+{m}?\d*|{m}\d+)(?:[eE][-+]?\d+)?|\d{{1,3}}(?:{t}\d{{3}})+(?:{m}\d+)?)$"
     for d, m, t in ((".", r"\.", ","), (",", ",", r"\."))
@@ -69,9 +63,9 @@ LADDER = {
     "date32[day]": ("date32[day]", *TIMES),
     "time32[s]": ("time32[s]",),
     "timestamp[s]": TIMES,
-    "timestamp[ns]": TIMES[1:],
+    "timestamp[ns]": ("timestamp[ns]",),
     "timestamp[s, tz=UTC]": INSTANTS,
-    "timestamp[ns, tz=UTC]": INSTANTS[1:],
+    "timestamp[ns, tz=UTC]": ("timestamp[ns, tz=UTC]",),
 }
 NUMBERS = ("int64", "double")
 NONE = frozenset[str]()
@@ -154,6 +148,25 @@ class CellType:
         return {"bool": WORDS_OF_TRUTH, "time32[s]": CLOCK}.get(self.arrow)
 
 
+@dataclass(frozen=True)
+class Conventions:
+    """What is many and what is few, where the cells of a column are judged.
+
+    Attributes:
+        first: Cells that are tried before all, as to fail at all takes long.
+        first_words: Cells that tell how many different numbers there are.
+        shown_words: Those that are no numbers, and are told of.
+        codes: With so many others of two letters, NA is one of them.
+        long: Digits with which 64 bits may not hold a whole number.
+    """
+
+    first: int = 16
+    first_words: int = 1000
+    shown_words: int = 5
+    codes: int = 3
+    long: int = 19
+
+
 class ColumnJudge:
     """What was seen of a column of text so far, and what type it has by that.
 
@@ -161,10 +174,13 @@ class ColumnJudge:
         decimal: The decimal mark of the file.
         asked: Its kind, if the user said so: "text" stays as it is, a "number" is never a code,
             and of another kind unusual numbers are left alone.
+        by: What is many and what is few.
     """
 
-    def __init__(self, decimal: str, asked: str | None = None) -> None:
-        self.asked, self.decimal = asked, decimal
+    def __init__(
+        self, decimal: str, asked: str | None = None, by: Conventions | None = None
+    ) -> None:
+        self.asked, self.decimal, self._by = asked, decimal, by or Conventions()
         self.kind = "string" if asked == "text" else "null"
         self.grouped: str | None = None  # a number with marks between thousands
         self.gaps: set[str] = set()
@@ -214,7 +230,7 @@ class ColumnJudge:
 
     def _fits(self, cells: Any) -> bool:
         """Whether cells are of the type that those before had, or one that both have."""
-        some = cells.slice(0, FIRST)  # to fail at all cells takes long
+        some = cells.slice(0, self._by.first)
         plain = [CellType(kind, self.decimal, grouped=bool(self.grouped))
                  for kind in LADDER[self.kind]]  # fmt: skip
         grouped = [replace(t, grouped=True) for t in plain if t.arrow in NUMBERS]
@@ -239,9 +255,9 @@ class ColumnJudge:
                 self._digits = all_match(cells, WHOLE)
                 self._phones = self._phones and self._digits and all_match(cells, PHONE)
             self._padded = self._padded or (self._digits and any_match(cells, PADDED))
-            self._different = self._different or len(cells.slice(0, FIRST_WORDS).unique())
+            self._different = self._different or len(cells.slice(0, self._by.first_words).unique())
             lengths = compute.binary_length(cells)
-            self._long += compute.sum(compute.greater_equal(lengths, LONG)).as_py()
+            self._long += compute.sum(compute.greater_equal(lengths, self._by.long)).as_py()
             self._cells += len(cells)
         self.kind = kind
         return True
@@ -278,8 +294,9 @@ class ColumnJudge:
         from pyarrow import compute
 
         self._stray_cells += compute.sum(compute.is_in(text, value_set=words)).as_py() or 0
-        for word in words[: SHOWN_WORDS + 1].to_pylist():
-            if word not in self._stray and len(self._stray) == SHOWN_WORDS:
+        shown = self._by.shown_words
+        for word in words[: shown + 1].to_pylist():
+            if word not in self._stray and len(self._stray) == shown:
                 self._more_stray = True
             else:
                 self._stray.setdefault(word, self._rows + compute.index(text, word).as_py())
@@ -313,9 +330,8 @@ class ColumnJudge:
     def may_have_na(self) -> bool:
         """Whether NA may be one of its codes, as of countries, and nothing that is missing."""
         others = (self._codes or set()) - {SPELLED_NA}
-        return (
-            self.kind == "string" and self.has_na and not self.has_nulls and len(others) >= CODES
-        )
+        many = len(others) >= self._by.codes
+        return self.kind == "string" and self.has_na and not self.has_nulls and many
 
     def type(self, na_is_code: bool = False) -> CellType:
         """The type of all cells seen."""
@@ -414,44 +430,50 @@ def decide(
         name: Of the file.
         some: Some of its rows as text, an Arrow table.
     """
-    spelled = any(
-        SPELLED_NA in j.gaps or (j.has_na and not j.may_have_na) for j in judges.values()
-    )
-    codes = [n for n, j in judges.items() if j.may_have_na and not spelled]
+    codes = _with_na_as_code(judges)
     types = {n: judge.type(n in codes) for n, judge in judges.items()}
     used = reading.used(judges)
     digits = [n for n in used if judges[n].is_code and n not in reading.kinds]
-    notes = _code_notes(name, [n for n in digits if _repeats(some.column(n))])
     typed = [n for n in used if types[n].arrow != "string"]
-    notes += _gap_notes(name, {n: types[n].gaps & {*MARKS} for n in typed})
-    notes += _group_notes(name, {n: judges[n].grouped for n in typed})
-    if kept := [n for n in codes if n in used]:
-        notes.append(
-            f"{name}: {SPELLED_NA} in {listed(kept)} is a code like the others; if it means "
-            f"missing, use --missing {SPELLED_NA}."
-        )
-    return types, notes
+    notes = [
+        _code_note(name, [n for n in digits if _repeats(some.column(n))]),
+        _gap_note(name, {n: types[n].gaps & {*MARKS} for n in typed}),
+        _group_note(name, {n: judges[n].grouped for n in typed}),
+        _na_note(name, [n for n in codes if n in used]),
+    ]
+    return types, [note for note in notes if note]
 
 
-def _gap_notes(name: str, marks: Mapping[str, frozenset[str]]) -> list[str]:
+def _with_na_as_code(judges: Mapping[str, ColumnJudge]) -> list[str]:
+    """The columns in which NA is a code: none, if it stands for a gap in another."""
+    for judge in judges.values():
+        if SPELLED_NA in judge.gaps or (judge.has_na and not judge.may_have_na):
+            return []
+    return [name for name, judge in judges.items() if judge.may_have_na]
+
+
+def _na_note(name: str, having: Sequence[str]) -> str:
+    return (
+        f"{name}: {SPELLED_NA} in {listed(having)} is a code like the others; if it means "
+        f"missing, use --missing {SPELLED_NA}."
+    ) if having else ""  # fmt: skip
+
+
+def _gap_note(name: str, marks: Mapping[str, frozenset[str]]) -> str:
     having = [n for n in marks if marks[n]]
-    if not having:
-        return []
     shown = listed(repr(m) for m in sorted({m for own in marks.values() for m in own}))
-    return [
+    return (
         f"{name}: {shown} in {listed(having)} means missing; if it is a value, use --kind "
         f"{having[0]}=category."
-    ]
+    ) if having else ""  # fmt: skip
 
 
-def _group_notes(name: str, grouped: Mapping[str, str | None]) -> list[str]:
+def _group_note(name: str, grouped: Mapping[str, str | None]) -> str:
     having = [n for n in grouped if grouped[n]]
-    if not having:
-        return []
-    return [
+    return (
         f"{name}: {listed(having)} has thousands separators, as in {grouped[having[0]]!r}; if "
         f"these are not numbers, use --kind {having[0]}=category."
-    ]
+    ) if having else ""  # fmt: skip
 
 
 def alike(types: Sequence[CellType]) -> list[CellType]:
@@ -494,11 +516,11 @@ def read_words(text: Any) -> Any:
     return judge.type(judge.may_have_na).read(text)
 
 
-def _code_notes(name: str, used: Sequence[str]) -> list[str]:
-    return [
+def _code_note(name: str, used: Sequence[str]) -> str:
+    return (
         f"{name}: digits of {listed(used)} are text, because of leading zeros or signs; for "
         f"numbers, use --kind {used[0]}=number."
-    ] if used else []  # fmt: skip
+    ) if used else ""  # fmt: skip
 
 
 def _repeats(column: Any) -> bool:
