@@ -14,6 +14,7 @@ Rows of numbers follow the same rules whatever their source:
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -324,9 +325,8 @@ def _plain_sources(
     """Sources one of which holds nothing but numbers; None if they are mixed or have gaps."""
     if reading.kinds or reading.exclude or not any(map(_is_plain, sources)):
         return None
-    tables, told = _matched(
-        [read_table(s, columns=reading.columns, reading=reading) for s in sources], strict
-    )
+    read = partial(read_table, columns=reading.columns, reading=reading)
+    tables, told = _matched([*map(read, sources)], strict)
     if any(t.dropped for t in tables):
         return None
     notes = [*told, *(note for t in tables for note in t.notes())]
