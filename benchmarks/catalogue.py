@@ -14,6 +14,7 @@ BENCHMARKS = {
     "svd": "SVD cost of normal points, value and gradient, against the paper's method, which is "
     "slower there than for the uniform points of speed; a training step",
     "speed": "speed ratios within one run: a fit, the SVD cost, a step, threads; --compare",
+    "calls": "value and gradient of each cost, kept, made anew or a function; FlashSinkhorn",
     "equal-time": "a generator trained with the SVD cost or a Sinkhorn divergence, equal CPU time",
     "sketch": "all four costs from sketches, up to a million points",
     "sketch-files": "sketches of Parquet files larger than memory, one and two workers",

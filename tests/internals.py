@@ -192,7 +192,7 @@ if TYPE_CHECKING:
     from kermix.kernels.means import log_kernel_means
     from kermix.kernels.others import PointKernel, as_point_kernel
     from kermix.kernels.subsets import distinct_rows, symmetric_subset
-    from kermix.linalg.cholesky import leading_svd, ridged_factor, shrunk
+    from kermix.linalg.cholesky import cholesky, leading_svd, ridged_factor, shrunk
     from kermix.linalg.nuclear import SMALLEST_SKETCHED, chosen_method, low_rank_polar
     from kermix.linalg.polar import (
         ROUNDING_BESIDE_PROBES,
