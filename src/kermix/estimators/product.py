@@ -22,9 +22,9 @@ from kermix.errors import OptionError, SampleError
 from kermix.networks.product_binned import MOST_VALUES, ColumnBins, shrink_to_rates
 from kermix.networks.product_rows import GaussianProduct, ProductForm
 from kermix.networks.scaled import Scaler
-from kermix.training.build import ROWS_TO_SPLIT
 from kermix.training.loop import gradients_on
 from kermix.training.product_training import FittedTable, TableSettings, fit_table
+from kermix.training.samples_task import held_out_rows
 
 __all__ = [
     "FOR_MORE_CLASSES",
@@ -196,7 +196,7 @@ class ProductEstimator(BaseEstimator):
         held_out = min(int(rows * SHARE_HELD_OUT), MOST_HELD_OUT)
         if share is not None:
             held_out = int(rows * share)
-        if rows < ROWS_TO_SPLIT or not held_out:
+        if not held_out_rows(rows) or not held_out:
             everything = torch.arange(rows)
             return [(everything, everything[:0])] * int(self.n_members)
         if rows - held_out < 2:
