@@ -1,7 +1,7 @@
 """How often the demo ends well: samples of its table are compared with it, for many seeds.
 
-`python -m benchmarks demo`. For each seed the table of penguins is fitted with default settings, as
-many rows are drawn as it has, and both are compared. Beside it stands the same comparison with
+`python -m benchmarks demo`. For each seed the table of penguins is fitted with default settings,
+as many rows are drawn as it has, and both are compared. Beside it stands the same comparison with
 one column of the samples moved by half a standard deviation, which should be found.
 """
 
