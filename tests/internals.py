@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     import kermix.images.generator_training as generator_training_module
     import kermix.kernels.means as means_module
     import kermix.kernels.means_triton as means_triton_module
-    import kermix.linalg.nuclear as nuclear_module
     import kermix.linalg.polar as polar_module
+    import kermix.linalg.range_finder as range_finder_module
     import kermix.mixtures.closed_forms as closed_forms_module
     import kermix.networks.product_layers as product_layers_module
     import kermix.networks.scaled as scaled_module
@@ -192,7 +192,7 @@ if TYPE_CHECKING:
     from kermix.kernels.others import PointKernel, as_point_kernel
     from kermix.kernels.subsets import distinct_rows, symmetric_subset
     from kermix.linalg.cholesky import cholesky, leading_svd, ridged_factor, shrunk
-    from kermix.linalg.nuclear import SMALLEST_SKETCHED, chosen_method, low_rank_polar
+    from kermix.linalg.nuclear import chosen_method
     from kermix.linalg.polar import (
         ROUNDING_BESIDE_PROBES,
         Products,
