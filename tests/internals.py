@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from kermix.cli.options import set_options, value_typed
     from kermix.cli.output import plain, print_json, split_names
     from kermix.costs.baselines import energy_distance, mmd_squared, mode_coverage, wasserstein2
-    from kermix.costs.functions import by_graph
+    from kermix.costs.functions import graphed
     from kermix.costs.moments import MomentStatistics
     from kermix.costs.points import Numerics, PointStatistics
     from kermix.data.dataset import TOYS, toy
