@@ -231,6 +231,7 @@ if TYPE_CHECKING:
     )
     from kermix.networks.product_images import (
         GaussianProductClassifier,
+        ProductDesign,
         image_patches,
         whitening_map,
     )
@@ -242,7 +243,7 @@ if TYPE_CHECKING:
         gaussian_sums,
         mean_square,
     )
-    from kermix.networks.product_rows import FARTHEST_EXPONENT, FORMS, BoundedNorm, GaussianProduct
+    from kermix.networks.product_rows import FORMS, BoundedNorm, GaussianProduct
     from kermix.networks.scaled import ScaledModel, Scaler, column_moments, evaluating
     from kermix.pages.page import Page, Repeat, render
     from kermix.pages.sheets import save_png, sheet
