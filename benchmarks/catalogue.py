@@ -29,6 +29,7 @@ BENCHMARKS = {
     "levels": "every public test under the null: rejection rates at level 0.05",
     "verdict-levels": "the verdict of two equal sets: rejection rates at level 0.05",
     "verdict-speed": "time and memory of a verdict: a million rows, 5,000 columns, flights",
+    "demo": "samples of the demo's table compared with it, and with one column moved, 20 seeds",
     "detectable": "the shift that the verdict says it would detect, against what it detects",
     "evaluate": "scores of generators: certificates, rank, Fourier features, planted faults",
     "evaluate-errors": "error bars of neighbour scores and KID, against repeated samples",

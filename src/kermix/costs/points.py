@@ -98,9 +98,10 @@ class WeightedSet:
 
         The weights sum to `total`, by default the number of points.
         """
-        roots = self.roots(matrix.dtype, len(self) if total is None else total)
-        if roots is None:
+        if self.weights is None:
             return matrix
+        roots = self.roots(matrix.dtype, len(self) if total is None else total)
+        assert roots is not None
         for direction in (-1, -2) if axis is None else (axis,):
             matrix = matrix * roots.unsqueeze(direction)
         return matrix
