@@ -29,6 +29,7 @@ __all__ = [
     "Blocks",
     "ExchangeableUnits",
     "PermutationTest",
+    "RankedRow",
     "Statistic",
     "StatisticValues",
     "cauchy_combination",
@@ -429,13 +430,22 @@ def corrected_pvalues(table: Tensor) -> Tensor:  # (M, P) -> (M,)
     return (table.shape[1] - below).double() / table.shape[1]
 
 
-def ranked_rows(table: Tensor) -> list[tuple[int, float, float, float]]:  # (M, P)
-    """Place, statistic, own and corrected p-value of each row, the most different first."""
+class RankedRow(NamedTuple):
+    """A row of a table of statistics, its own p-value and that corrected for all rows."""
+
+    row: int
+    statistic: float
+    pvalue: float
+    corrected: float
+
+
+def ranked_rows(table: Tensor) -> list[RankedRow]:  # (M, P)
+    """All rows, the most different first."""
     if not len(table):
         return []
     own, corrected = pvalues(round_to_significant(table))[:, 0], corrected_pvalues(table)
     order = table[:, 0].argsort(descending=True, stable=True).tolist()
-    return [(k, float(table[k, 0]), float(own[k]), float(corrected[k])) for k in order]
+    return [RankedRow(k, float(table[k, 0]), float(own[k]), float(corrected[k])) for k in order]
 
 
 def tied(statistics: Tensor, noise: float) -> Tensor:  # (P,) -> (P,)
@@ -500,4 +510,6 @@ def mean_evidence(evidence: Tensor) -> Tensor:  # (M, P) -> (P,)
     The smallest p-values rule it, and with `M` of them it is about as large by chance as that of
     one, however they depend on each other (Wilson 2019).
     """
-    return evidence.logsumexp(0) - math.log(len(evidence))
+    varies = (evidence != evidence[..., :1]).any(-1, keepdim=True)  # constants tell nothing
+    counted = torch.where(varies | ~varies.any(0), evidence, -torch.inf)
+    return counted.logsumexp(0) - counted.isfinite().sum(0).to(evidence).log()
