@@ -379,7 +379,7 @@ DATA, DATA_PERHAPS = Header(False, False), Header(False, True)
 LINES_WITH_WORDS: tuple[Rule, ...] = (  # the first that fits counts
     ("A date stands above dates.", lambda line: line.has_date_above_dates, DATA_PERHAPS),
     ("A word comes again below, and numbers stand above numbers.",
-     lambda line: line.has_word_again and len(line.numbers_above_numbers) > 0, DATA_PERHAPS),
+     lambda line: line.has_word_again and bool(line.numbers_above_numbers), DATA_PERHAPS),
     ("A fraction stands above numbers.", lambda line: line.has_fraction_above_numbers,
      NAMES_PERHAPS),
     ("Words are names.", lambda line: True, NAMES),
@@ -391,7 +391,7 @@ LINES_OF_NUMBERS: tuple[Rule, ...] = (
     ("0, 1, 2 stand above fractions.", lambda line: line.are_places and line.has_fractions_below,
      NAMES_PERHAPS),
     ("0, 1, 2 stand above other numbers.",
-     lambda line: line.are_places and line.is_wide and line.outside > 0, NAMES_PERHAPS),
+     lambda line: line.are_places and line.is_wide and bool(line.outside), NAMES_PERHAPS),
     ("0, 1, 2 stand above such numbers.", lambda line: line.are_places, DATA_PERHAPS),
     ("Years stand above years.", lambda line: line.are_years and line.is_above_years,
      DATA_PERHAPS),

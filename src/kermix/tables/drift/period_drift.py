@@ -13,18 +13,11 @@ from typing import Any, Unpack
 import numpy as np
 
 from kermix.checks import with_options
-from kermix.data.readers.common import listed
+from kermix.data.readers.common import AS_FOUND, ReadingOptions, listed, reading_of
 from kermix.data.readers.frames import Frame
 from kermix.data.sources import Source
 from kermix.errors import OptionError
-from kermix.tables.compare.compare import (
-    AS_FOUND,
-    COUNTED_ONCE,
-    ReadingOptions,
-    check_level,
-    compare,
-    reading_of,
-)
+from kermix.tables.compare.compare import COUNTED_ONCE, check_level, compare
 from kermix.tables.compare.verdict import ColumnVerdict, Verdict
 from kermix.tables.drift.periods import Periods, read_periods
 from kermix.two_sample.aggregate import shift_found
