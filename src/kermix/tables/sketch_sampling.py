@@ -142,7 +142,7 @@ def typed_sample(
     typed = open_files(sources, reading.columns, True, reading)
     kept = _kept_columns(typed, reading)
     table = None
-    if gaps or not any(address.lower().endswith(".npy") for address in typed.addresses):
+    if gaps or not _has_arrays(typed):
         if reading.exclude:
             typed = open_files(sources, kept, True, reading)
         table = _drawn(typed, order_of_rows(seed))
@@ -156,8 +156,15 @@ def typed_sample(
         )
     maker, rows = _mixed(typed, table, reading)
     files = open_files(sources, maker.column_names, True, reading)
-    again = ("read again: values are missing, and the sample missed none.",) if gaps else ()
-    return replace(files, notes=(*files.notes, *again, *maker.schema.notes())), maker, rows
+    notes = maker.schema.notes()
+    if gaps:
+        notes = ["read again: values are missing, and the sample missed none.", *notes]
+    return replace(files, notes=(*files.notes, *notes)), maker, rows
+
+
+def _has_arrays(files: Files) -> bool:
+    """Whether a file is an array of NumPy, which has nothing but numbers."""
+    return any(address.lower().endswith(".npy") for address in files.addresses)
 
 
 def _kept_columns(typed: Files, reading: Reading) -> list[str]:
