@@ -147,8 +147,8 @@ def typed_sample(
             typed = open_files(sources, kept, True, reading)
         table = _drawn(typed, order_of_rows(seed))
     if table is None or not (gaps or _are_mixed(typed, table, reading)):
-        chosen = kept if reading.columns or reading.exclude else None
-        return open_files(sources, chosen, reading=reading), None, torch.empty(0, 0)
+        files = open_files(sources, _named(kept, reading), reading=reading)
+        return files, None, torch.empty(0, 0)
     if standardize is False:
         raise OptionError(
             "standardize=False: numbers in tables with categories or missing values must be "
@@ -160,6 +160,11 @@ def typed_sample(
     if gaps:
         notes = ["read again: values are missing, and the sample missed none.", *notes]
     return replace(files, notes=(*files.notes, *notes)), maker, rows
+
+
+def _named(kept: list[str], reading: Reading) -> list[str] | None:
+    """The columns, if somebody has said which; else those that hold numbers are used."""
+    return kept if reading.columns or reading.exclude else None
 
 
 def _has_arrays(files: Files) -> bool:
