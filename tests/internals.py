@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import kermix.data.readers.common as common_module
     import kermix.data.readers.delimited as delimited_module
     import kermix.data.readers.formats as formats_module
+    import kermix.data.readers.parts as parts_module
     import kermix.data.writing as writing_module
     import kermix.distributed.processes as launch_module
     import kermix.estimators.product as product_module

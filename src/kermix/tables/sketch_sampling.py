@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from kermix.data.readers.common import Reading, load_pyarrow
-from kermix.data.readers.formats import Part
+from kermix.data.readers.parts import Part
 from kermix.data.readers.reading import Files, open_files
 from kermix.data.schema.mixed_rows import MixedRows
 from kermix.data.schema.schema import Schema
