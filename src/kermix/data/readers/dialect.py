@@ -70,24 +70,29 @@ def look_at_csv(
     reading = Reading() if reading is None else reading
     text, encoding = _decoded(head, name, reading.encoding)
     _check_text(text, name)
-    lines = _first_lines(text, whole)
-    delimiter = reading.delimiter or _delimiter(lines)
-    rows = _rows(lines, delimiter)
+    beginning = _first_lines(text, whole)
+    delimiter = reading.delimiter or _delimiter(beginning)
+    rows = _rows(beginning, delimiter)
     decimal = reading.decimal or _decimal(rows, delimiter)
-    header = Header(bool(reading.header), False)
-    if reading.header is None:
-        header = FirstLine.of(rows, decimal).judged()
+    header = _header(rows, decimal, reading.header)
     names = tuple(f"x{i}" for i in range(len(rows[0])))
     if header.named:
         names = _names(text, rows[0], delimiter, name)
     notes = (
         one_byte_note(name, encoding) if (reading.encoding, encoding) == (None, "latin-1") else "",
         _comma_note(name) if (reading.decimal, decimal) == (None, ",") else "",
-        header.note(name, rows[0]),
+        header.note(name, rows[0]) if header.doubted else "",
     )
-    encoding = _with_mark(encoding, head)
     form = CsvForm(delimiter, decimal, encoding, _line_end(text), header.named)
     return CsvLook(names, form, tuple(filter(None, notes)))
+
+
+def _first_lines(text: str, whole: bool, most: int = 51) -> str:
+    """As many lines as are looked at, without those that are empty or may be cut."""
+    lines = re.split("\r\n|\n|\r", text)
+    if not whole and len(lines) > 1:
+        lines.pop()
+    return "\n".join(line for line in lines[:most] if line)
 
 
 def _comma_note(name: str) -> str:
@@ -127,11 +132,13 @@ def _check_text(text: str, name: str) -> None:
 
 def _decoded(head: bytes, name: str, asked: str | None) -> tuple[str, str]:
     """The beginning as text, and its encoding: Latin-1, if it is no other."""
+    marked = head.startswith(codecs.BOM_UTF8)
     if asked is not None:
-        return _decoded_as(asked, head, name), asked
+        encoding = "utf-8-sig" if marked and asked == "utf-8" else asked
+        return _decoded_as(asked, head, name), encoding
     for mark, encoding in MARKS_OF_ENCODINGS.items():
         if head.startswith(mark):
-            return head.decode(encoding, errors="replace"), encoding.removesuffix("-sig")
+            return head.decode(encoding, errors="replace"), encoding
     try:
         return _decoded_as("utf-8", head, name), "utf-8"
     except TableError:
@@ -248,12 +255,22 @@ class Header(NamedTuple):
 
     def note(self, name: str, cells: Sequence[str]) -> str:
         """What to say of a file whose first line may be meant otherwise."""
-        if not self.doubted:
-            return ""
         shown = ", ".join(cells[:4]) + (", ..." if len(cells) > 4 else "")
         what = "column names; if it is data, use --no-header" if self.named else (
             "data; if it holds column names, use --header")  # fmt: skip
         return f"{name}: the first line, {shown}, is taken for {what}."
+
+
+def _header(rows: Sequence[Sequence[str]], decimal: str, asked: bool | None) -> Header:
+    """What the first of some rows holds, by the first of the rules that fits it, if not asked."""
+    if asked is not None:
+        return Header(asked, False)
+    cells = tuple("" if c.strip() in GAPS else c.strip() for c in rows[0])
+    below = [r for r in rows[1:] if len(r) == len(cells)]
+    line = FirstLine(cells, tuple(_filled_columns(below)), decimal, not below)
+    has_words = not _are_numbers([c for c in cells if c], decimal)
+    rules = LINES_WITH_WORDS if has_words else LINES_OF_NUMBERS
+    return next(header for _, fits, header in rules if fits(line))
 
 
 @dataclass(frozen=True)
@@ -271,19 +288,6 @@ class FirstLine:
     columns: tuple[list[str], ...]
     decimal: str
     alone: bool
-
-    @classmethod
-    def of(cls, rows: Sequence[Sequence[str]], decimal: str) -> "FirstLine":
-        """The first of some rows."""
-        cells = tuple("" if c.strip() in GAPS else c.strip() for c in rows[0])
-        below = [r for r in rows[1:] if len(r) == len(cells)]
-        return cls(cells, tuple(_filled_columns(below)), decimal, not below)
-
-    def judged(self) -> Header:
-        """What it holds, by the first of the rules that fits it."""
-        has_words = not _are_numbers([c for c in self.cells if c], self.decimal)
-        rules = LINES_WITH_WORDS if has_words else LINES_OF_NUMBERS
-        return next(header for _, fits, header in rules if fits(self))
 
     @property
     def _above(self) -> list[tuple[str, list[str]]]:
