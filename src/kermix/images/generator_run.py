@@ -15,7 +15,7 @@ import torch
 
 from kermix.checks import rows_at_once
 from kermix.data.dataset import Dataset
-from kermix.data.sources import BUILT_IN, load
+from kermix.data.loading import BUILT_IN, load
 from kermix.errors import OptionError, RunError
 from kermix.files import whole_file, write_array
 from kermix.images.generator_settings import ImageSettings
@@ -26,7 +26,6 @@ from kermix.pages.sheets import save_png, sheet
 from kermix.runs.folder import IMAGES, check_data
 from kermix.runs.run import Draw, Kind, Numbers, OnRows, Outcome, Run, Start
 from kermix.runs.train import stage_of
-from kermix.training.build import held_out_rows
 from kermix.training.checkpoints import (
     check_declared,
     load_checkpoint,
@@ -34,6 +33,7 @@ from kermix.training.checkpoints import (
     rebuilding,
 )
 from kermix.training.loop import Row, Trainer
+from kermix.training.samples_task import held_out_rows
 
 __all__ = ["ASKED", "GENERATOR", "begin_images", "suits_images"]
 
@@ -79,7 +79,7 @@ def begin_images(
         dataset: The data.
         settings: What the user chose.
         start: How the training is started.
-        options: Further arguments of `kermix.data.sources.load`: rows, data_root, size.
+        options: Further arguments of `kermix.data.loading.load`: rows, data_root, size.
         quick: Whether the settings are those of a quick look.
     """
     if not suits_images(dataset):

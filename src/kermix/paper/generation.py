@@ -28,7 +28,7 @@ from kermix.costs.baselines import energy_distance, mode_coverage
 from kermix.costs.functions import Kernel
 from kermix.costs.losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
 from kermix.costs.points import PointStatistics
-from kermix.distributed.ranks import Ranks
+from kermix.distributed.processes import Ranks
 from kermix.kernels.distances import squared_distances
 from kermix.linalg.nuclear import NuclearMethod, nuclear_norm
 from kermix.mixtures.mixture import GaussianMixture
@@ -51,8 +51,7 @@ from kermix.paper.artefact import (
     sheet,
 )
 from kermix.paper.verdicts import best, decided, excess, of_seeds, ratios, similar_excess, spread
-from kermix.training.loop import Forward, Task, Trainer
-from kermix.training.schedules import learning_rate
+from kermix.training.loop import Forward, Task, Trainer, learning_rate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -43,9 +43,9 @@ from kermix.paper.artefact import (
 )
 from kermix.paper.generation import V
 from kermix.paper.verdicts import best, decided, differences, of_seeds, spread
-from kermix.training.build import Split, build_trainer
 from kermix.training.fit_settings import FitSettings
 from kermix.training.objective import loss_of
+from kermix.training.samples_task import Split, build_trainer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

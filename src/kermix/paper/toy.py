@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from kermix.costs.baselines import energy_distance
 from kermix.costs.functions import matrix_cost, scalar_cost, svd_cost, vector_cost
-from kermix.distributed.ranks import Ranks
+from kermix.distributed.processes import Ranks
 from kermix.errors import RunError
 from kermix.graphs import adam
 from kermix.mixtures.mixture import GaussianMixture
