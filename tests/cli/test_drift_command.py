@@ -168,7 +168,7 @@ def test_a_folder_without_tables_and_a_table_of_one_column(tmp_path):
 
 def test_three_rows_can_be_enough(flights):
     table = flights.drop(columns=["day", "number"])
-    april = table[table["month"] == "April"].head(3).assign(late=1e4)
+    april = table[table["month"] == "April"].head(3).assign(late=[1e4, 1.1e4, 1.2e4])
     found = km.drift_over_time(pd.concat([table[table["month"] == "January"], april]), "month")
     assert found.sentence().startswith("April differs from January")
     assert found.periods[0].pvalue < 0.01

@@ -12,7 +12,8 @@ __all__ = ["DRIFT_COLUMNS", "drift_report", "period_report"]
 
 DRIFT_COLUMNS = ("sketch", "rows", "SVD cost to first", "Bures", "MMD", "p",
            "Bures to previous", "p")  # fmt: skip
-COLORS = {"different": "two", "perhaps different": "four", "no difference": "three",
+COLORS = {"different": "two", "may differ": "one", "perhaps different": "one",
+          "no difference": "three",
           "too few rows": "quiet", "too few permutations": "quiet"}  # fmt: skip
 
 
@@ -57,11 +58,11 @@ def period_report(found: PeriodDrift, title: str) -> Page:
     return Page("periods", title, {
         "sizes": f"{counted(rows, 'row')} in {counted(count, found.noun)}.",
         "drift": found,
-        "color": "bad" if found.changed else "good" if said else "",
+        "color": "bad" if found.changed else "good" if said and not found.doubtful else "",
         "chart": _periods_chart(found),
         "heads": PERIOD_HEADS[:-1],
         "rows": [line[:-1] for line in found.table(intervals=True)],
-        "changes": [line for p in found.different for line in _changes(p)],
+        "changes": [line for p in (*found.different, *found.doubtful) for line in _changes(p)],
         "notes": found.notes,
     })  # fmt: skip
 
