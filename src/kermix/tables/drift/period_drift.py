@@ -420,7 +420,9 @@ def _apart(periods: Periods, asked: str | None) -> tuple[Frame, list[Frame]]:
 
 def _enough(pairs: Sequence[Pair], level: float, max_points: int | None, noun: str) -> list[Pair]:
     """The periods that have enough rows for a verdict."""
-    sizes = [tuple(min(t.rows, max_points or t.rows) for t in pair) for pair in pairs]
+    sizes = [
+        (min(a.rows, max_points or a.rows), min(b.rows, max_points or b.rows)) for a, b in pairs
+    ]
     able = able_to_differ([smallest_pvalue(*both, None) for both in sizes], level)
     enough = [pair for pair, one in zip(pairs, able, strict=True) if one]
     first = pairs[0].reference
