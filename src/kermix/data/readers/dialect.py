@@ -87,14 +87,6 @@ def look_at_csv(
     return CsvLook(names, form, tuple(filter(None, notes)))
 
 
-def _first_lines(text: str, whole: bool, most: int = 51) -> str:
-    """As many lines as are looked at, without those that are empty or may be cut."""
-    lines = re.split("\r\n|\n|\r", text)
-    if not whole and len(lines) > 1:
-        lines.pop()
-    return "\n".join(line for line in lines[:most] if line)
-
-
 def _comma_note(name: str) -> str:
     return f"{name}: numbers have a decimal comma; if not, use --decimal '.'."
 
