@@ -103,11 +103,6 @@ def _first_lines(text: str, whole: bool, most: int = 51) -> str:
     return "\n".join(line for line in lines[:most] if line)
 
 
-def _with_mark(encoding: str, head: bytes) -> str:
-    """The encoding, with the mark that a file in UTF-8 may begin with."""
-    return "utf-8-sig" if encoding == "utf-8" and head.startswith(codecs.BOM_UTF8) else encoding
-
-
 def _check_text(text: str, name: str) -> None:
     if not text:
         raise TableError(f"{name}: the file is empty.")
