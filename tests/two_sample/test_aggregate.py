@@ -303,7 +303,8 @@ def test_scores_of_many_columns_are_those_of_each():
         column = ColumnScores.of(place, units.reference, units.reference_shares)
         assert_close(scores[k](rows), column(rows))
         squares = (units.signed @ column(units.rows)).square().mT
-        wanted = mean_evidence(evidence(column.statistics(squares)))
+        table = evidence(column.statistics(squares))
+        wanted = mean_evidence(table, column.weights(len(table)))
         assert_close(single[k], wanted, atol=1e-9, rtol=1e-9)
         if place.name in counted:
             wanted = mean_evidence(evidence(column.counts(squares)))

@@ -166,9 +166,9 @@ COARSE_RIDGE, RIDGES_OF_A_ROW, SMALLEST_RIDGE = 0.1, (5.0, 0.5), 1e-5
 # development problems of `python -m benchmarks blind-spots` and of `benchmarks.power_development`
 # so that no part costs another much: fine shapes matter in few columns, depths of rows in many.
 SHARES = {
-    MEANS: (0.46, 0.18),
-    SECOND_MOMENTS: (0.12, 0.08),
-    "columns": (0.36, 0.36),
+    MEANS: (0.40, 0.18),
+    SECOND_MOMENTS: (0.11, 0.08),
+    "columns": (0.46, 0.36),
     "values": (0.15, 0.25),
     "pairs": (0.09, 0.10),
     DEPTHS: (0.03, 0.28),

@@ -148,6 +148,8 @@ class MiddleRanks:
 # Reasoned, no record.
 NESTED = (1, 2, 4, 8)
 ORDER = max(NESTED)
+# A shift is what columns are compared for most (results/bench/blind-spots-cpu16.json).
+NESTED_WEIGHTS = (4, 2, 1, 1)
 FEW_VALUES = 8  # a number with so few is looked at value by value
 FEWEST_ROWS = 10  # of a side
 FIRST = 2  # scores of a column that products are made of
@@ -241,6 +243,12 @@ class ColumnScores:
         if self.gap > 0:
             found.append(squares[-1])
         return torch.stack(found) if found else squares.new_zeros(1, squares.shape[1])
+
+    def weights(self, count: int) -> Sequence[float]:
+        """Of so many statistics."""
+        if self.ranks is None:
+            return (1,) * count
+        return (*NESTED_WEIGHTS, 1)[:count]
 
     def counts(self, squares: Tensor) -> Tensor:  # (q, P) -> (k, P)
         """The share of each value alone, and of gaps: a value may be rare, new or gone."""
@@ -452,7 +460,8 @@ class ColumnStatistics:
         for columns in self.scores.together:
             means = units.means(columns, len(columns.places) * ORDER)
             squares = (units.signed @ means).square().mT.unflatten(0, (-1, ORDER))  # (C, q, P)
-            found[columns.places] = mean_evidence(evidence(nested_sums(squares.transpose(0, 1))))
+            nested = evidence(nested_sums(squares.transpose(0, 1)))
+            found[columns.places] = mean_evidence(nested, NESTED_WEIGHTS)
         alone = list(self.scores.alone.items())
         for start in range(0, len(alone), AT_ONCE):
             places, some = zip(*alone[start : start + AT_ONCE], strict=True)
@@ -464,7 +473,8 @@ class ColumnStatistics:
             means = units.means(together, max(1, sum(widths)))
             squares = (units.signed @ means).square().mT  # (q, P)
             for place, column, part in zip(places, some, squares.split(widths), strict=True):
-                found[place] = mean_evidence(evidence(column.statistics(part)))
+                table = evidence(column.statistics(part))
+                found[place] = mean_evidence(table, column.weights(len(table)))
                 if len(counts := column.counts(part)):
                     row = mean_evidence(evidence(counts))
                     yield StatisticValues(column.place.name, row, part="values")

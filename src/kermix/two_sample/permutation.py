@@ -10,7 +10,7 @@ alike.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -504,12 +504,17 @@ def evidence(statistics: Tensor) -> Tensor:  # (..., P) -> (..., P)
     return -torch.special.log_ndtr(-scores)
 
 
-def mean_evidence(evidence: Tensor) -> Tensor:  # (M, P) -> (P,)
+def mean_evidence(
+    evidence: Tensor,  # (M, ..., P)
+    weights: Sequence[float] | None = None,  # (M,)
+) -> Tensor:  # (..., P)
     """Evidence of several: minus the logarithm of the harmonic mean of their p-values.
 
     The smallest p-values rule it, and with `M` of them it is about as large by chance as that of
     one, however they depend on each other (Wilson 2019).
     """
     varies = (evidence != evidence[..., :1]).any(-1, keepdim=True)  # constants tell nothing
-    counted = torch.where(varies | ~varies.any(0), evidence, -torch.inf)
-    return counted.logsumexp(0) - counted.isfinite().sum(0).to(evidence).log()
+    counted = (varies | ~varies.any(0)).to(evidence)
+    if weights is not None:
+        counted *= evidence.new_tensor(weights).reshape(-1, *(1 for _ in evidence.shape[1:]))
+    return (evidence + counted.log()).logsumexp(0) - counted.sum(0).log()
