@@ -330,6 +330,7 @@ if TYPE_CHECKING:
         lines_of_all,
     )
     from kermix.tables.model.network import ColumnParts, TableNetwork
+    from kermix.tables.model.repeated_values import RepeatedValues
     from kermix.tables.model.sampling import chain_log_density, draw_cells, orders_of
     from kermix.tables.model.sampling import complete as sampling_complete
     from kermix.tables.model.table_settings import TableModelSettings

@@ -137,9 +137,14 @@ class ColumnDistribution:
         weights, means, scales = self._gaussians()
         z = torch.from_numpy((scores[:, None] - means) / scales)
         inside = (weights * torch.special.ndtr(z).numpy()).sum(1)
-        below = column.atoms[None, :] <= numbers[:, None]
-        filled = self.filled
-        return np.asarray(filled[:, 0] * inside + (filled[:, 1:] * below).sum(1))
+        below = np.searchsorted(column.atoms, numbers, side="right")
+        rows = np.arange(len(self))
+        return np.asarray(self.filled[:, 0] * inside + self._below_atoms[rows, below])
+
+    @cached_property
+    def _below_atoms(self) -> np.ndarray:  # (rows, atoms + 1)
+        """Probability of the atoms before each, and of all."""
+        return np.concatenate([np.zeros((len(self), 1)), self.filled[:, 1:].cumsum(1)], 1)
 
     def shares(self, edges: np.ndarray) -> np.ndarray:  # (E,) -> (rows, E - 1)
         """Probabilities of the intervals between edges, if the cell is not missing.
@@ -246,7 +251,11 @@ class ColumnDistribution:
         return np.asarray(below + np.random.default_rng(seed).random(len(upto)) * (upto - below))
 
     def log_density(self, codes: np.ndarray, scores: np.ndarray) -> np.ndarray:  # (rows,)
-        """Log-density of encoded cells, in the user's units; codes count by counting measure."""
+        """Log-density of encoded cells, in the user's units.
+
+        The probability of a value that is rounded is divided by its step; categories, gaps and
+        values of which all digits count have their probability itself.
+        """
         rows = np.arange(len(self))
         found = np.log(self.probabilities[rows, codes].clip(min=1e-300))
         if isinstance(self.column, NumberColumn):
@@ -254,8 +263,8 @@ class ColumnDistribution:
             z = (torch.from_numpy(scores)[:, None] - means) / scales
             logs = weights.clamp(min=1e-300).log() - scales.log() - 0.5 * z.square()
             inside = torch.logsumexp(logs, 1).numpy() - 0.5 * np.log(2 * np.pi)
-            inside = inside + self.column.log_derivative(codes, scores)
             found = found + np.where(codes == 0, inside, 0.0)
+            found = found + self.column.log_derivative(codes, scores)
         return np.asarray(found)
 
     def most_likely(self) -> Any:
@@ -343,13 +352,17 @@ class ColumnDistribution:
         return self.column
 
 
+@torch.no_grad()
 def column_distribution(
     network: TableNetwork, parts: ColumnParts, place: int, column: CategoryColumn | NumberColumn
 ) -> ColumnDistribution:
     """The distribution of the column at a place among those that are modelled."""
     first = int(network.layout.offsets[place])
-    logits = parts.logits[:, first : first + network.layout.counts[place]]
-    probabilities = logits.double().softmax(1).cpu().numpy()
+    logits = parts.logits[:, first : first + network.layout.units[place]]
+    logs = logits.double().log_softmax(1)
+    if network.within is not None:
+        logs = network.within.of_codes(place, logs, parts.values)
+    probabilities = logs.exp().cpu().numpy()
     if place not in network.layout.numbers:
         return ColumnDistribution(column, probabilities)
     k = network.layout.numbers.index(place)

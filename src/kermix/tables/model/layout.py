@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kermix.data.readers.frames import Frame
 from kermix.data.schema.monotone import MonotoneMap
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.tables.model.absences import Absence, find_absences
@@ -27,6 +28,12 @@ from kermix.tables.model.equal_columns import (
     with_twins,
 )
 from kermix.tables.model.linear_relations import Lines, find_lines
+from kermix.tables.model.repeated_values import (
+    RepeatedValues,
+    find_repeated,
+    repeated_of,
+    with_repeated,
+)
 
 __all__ = ["ANCHORS", "TableLayout", "anchor_places", "find_anchors"]
 
@@ -97,6 +104,7 @@ class TableLayout:
         ends: Normal scores of the smallest and the largest value of each number; empty if any
             value may be drawn.
         absences: Where columns have no value.
+        repeated: Numbers all of whose values repeat, whose logits are those of cells.
 
     Example:
         >>> layout = TableLayout((2, 3), (1,), (0.0, 0.0, 0.0, -1.0, 1.0))
@@ -116,6 +124,7 @@ class TableLayout:
     atoms: tuple[int, ...] = ()
     ends: tuple[tuple[float, float], ...] = ()
     absences: tuple[Absence, ...] = ()
+    repeated: tuple[RepeatedValues, ...] = ()
 
     @classmethod
     def of(
@@ -127,6 +136,7 @@ class TableLayout:
         same: Sequence[tuple[str, str]] = (),
         lines: Lines | None = None,
         absences: Sequence[Absence] = (),
+        repeated: Sequence[RepeatedValues] = (),
     ) -> "TableLayout":
         """The layout of a schema's columns.
 
@@ -138,6 +148,7 @@ class TableLayout:
             same: Pairs that are equal in all rows.
             lines: What `kermix.tables.model.linear_relations.find_lines` found.
             absences: What `kermix.tables.model.absences.find_absences` found.
+            repeated: What `kermix.tables.model.repeated_values.find_repeated` found.
         """
         counts, numbers = schema.code_counts, tuple(int(k) for k in schema.number_columns)
         places = [np.zeros(count) for count in counts]
@@ -154,7 +165,7 @@ class TableLayout:
         atoms = tuple(len(column.atoms) for column in schema.numbers)
         ends = tuple(tuple(c.map(np.array([c.low, c.high])).tolist()) for c in schema.numbers)
         return cls(counts, numbers, positions, links, closest, in_order, twins, lines, maps,
-                   atoms, ends, tuple(absences))  # fmt: skip
+                   atoms, ends, tuple(absences), tuple(repeated))  # fmt: skip
 
     @classmethod
     def found(
@@ -167,7 +178,9 @@ class TableLayout:
         """The layout of a table, with what its numbers tell about each other."""
         anchors, lines = find_anchors(schema, encoded), find_lines(schema, encoded)
         absences = find_absences(schema, encoded, same)
-        return cls.of(schema, equal, anchors, same=same, lines=lines, absences=absences)
+        repeated = find_repeated(schema, encoded)
+        return cls.of(schema, equal, anchors, same=same, lines=lines, absences=absences,
+                      repeated=repeated)  # fmt: skip
 
     def relations(self, schema: Schema) -> dict[str, Any]:
         """What `with_relations` needs besides the schema, as plain names."""
@@ -180,6 +193,7 @@ class TableLayout:
             "same": [(columns[a], columns[b]) for a, b in self.twins],
             "lines": None if self.lines is None else self.lines.to_dict(),
             "absences": [absence.to_dict(columns) for absence in self.absences],
+            "repeated": {columns[own.column]: own.counts.tolist() for own in self.repeated},
         }
 
     @classmethod
@@ -192,6 +206,7 @@ class TableLayout:
             schema, content["equal"], content["anchors"],
             content["in_order"], content["same"],
             None if lines is None else Lines.from_dict(lines), absences,
+            repeated_of(schema, content["repeated"]),
         )  # fmt: skip
 
     def implied(self, codes: Tensor, seen: Tensor) -> Tensor:  # (N, D)
@@ -220,20 +235,50 @@ class TableLayout:
         """Columns of the table."""
         return len(self.counts) - len(self.links)
 
+    @cached_property
+    def units(self) -> tuple[int, ...]:
+        """Logits of each column: one for each code, but for values that repeat, one for a cell."""
+        found = list(self.counts)
+        for own in self.repeated:
+            found[own.column] = own.units
+        return tuple(found)
+
     @property
     def total(self) -> int:
-        """Codes of all columns together."""
-        return sum(self.counts)
+        """Logits of all columns together."""
+        return sum(self.units)
 
     @cached_property
     def offsets(self) -> Tensor:  # (D,)
+        """Where the logits of each column begin."""
+        return torch.tensor([0, *self.units[:-1]]).cumsum(0)
+
+    @cached_property
+    def code_offsets(self) -> Tensor:  # (D,)
         """Where the codes of each column begin."""
         return torch.tensor([0, *self.counts[:-1]]).cumsum(0)
 
     @cached_property
     def segments(self) -> Tensor:  # (T,)
-        """The column of each code."""
-        return torch.repeat_interleave(torch.tensor(self.counts))
+        """The column of each logit."""
+        return torch.repeat_interleave(torch.tensor(self.units))
+
+    @cached_property
+    def unit_of_code(self) -> Tensor:  # (codes,)
+        """The logit of each code, by its place among all."""
+        parts = [np.arange(count) for count in self.counts]
+        for own in self.repeated:
+            parts[own.column] = own.unit_of_code
+        starts = zip(parts, self.offsets.tolist(), strict=True)
+        return torch.from_numpy(np.concatenate([part + start for part, start in starts]))
+
+    @cached_property
+    def shown_by_code(self) -> Tensor:  # (codes,), bool
+        """Which codes a network sees as such, not by the place of their value alone."""
+        parts = [np.ones(count, bool) for count in self.counts]
+        for own in self.repeated:
+            parts[own.column] = own.shown_by_code
+        return torch.from_numpy(np.concatenate(parts))
 
     @cached_property
     def number_of_column(self) -> Tensor:  # (D,)
@@ -246,3 +291,40 @@ class TableLayout:
         """Tensors as a table that a schema decodes."""
         own = codes[:, : self.table_columns]
         return EncodedTable(own.cpu().numpy(), values.double().cpu().numpy(), frame)
+
+
+def with_codes(
+    schema: Schema, frame: Frame, encoded: EncodedTable, layout: TableLayout
+) -> tuple[Schema, EncodedTable, TableLayout]:
+    """The table and its layout with codes for all values of the numbers that repeat.
+
+    Numbers that are often equal to others, or that lines foretell closely, stay as they are.
+
+    Args:
+        schema: What the columns are.
+        frame: The table.
+        encoded: Its rows.
+        layout: What was found in them.
+    """
+    own = with_repeated(schema, frame, sorted(_closely_related(schema, layout)))
+    if own is schema:
+        return schema, encoded, layout
+    known = layout.relations(schema)
+    encoded = own.encode(frame, extra=True)
+    absences = find_absences(own, encoded, known["same"])
+    coded = {column.name for column in own.numbers if not column.continuous}
+    equal = [pair for pair in known["equal"] if not coded & {*pair}]
+    return own, encoded, TableLayout.of(
+        own, equal, find_anchors(own, encoded), layout.in_order, known["same"],
+        layout.lines, absences, find_repeated(own, encoded),
+    )  # fmt: skip
+
+
+def _closely_related(schema: Schema, layout: TableLayout) -> set[str]:
+    """Numbers that are often equal to others, or that lines foretell closely."""
+    names = [column.name for column in schema.modelled]
+    found = {names[k] for link in layout.links for k in (link.first, link.second)}
+    if layout.lines is not None:
+        told = zip(layout.lines.names, layout.lines.closely, strict=True)
+        found |= {name for name, closely in told if closely}
+    return found
