@@ -9,7 +9,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
 import kermix as km
-from tests.internals import RepeatedValues
+from internals import RepeatedValues
 
 SETTINGS = {"width": 32, "blocks": 1, "learning_rate": 3e-3, "random_state": 0, "device": "cpu"}
 

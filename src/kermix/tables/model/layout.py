@@ -39,13 +39,23 @@ __all__ = ["ANCHORS", "TableLayout", "anchor_places", "find_anchors"]
 
 # Reasoned, no record.
 ANCHORS = 3
-LEAST_CORRELATION = 0.7
-LOOKED_AT = 20_000
-MOST_COLUMNS = 1000  # whose correlations are looked at
 
 
-def find_anchors(schema: Schema, encoded: EncodedTable) -> tuple[tuple[str, ...], ...]:
+def find_anchors(
+    schema: Schema,
+    encoded: EncodedTable,
+    least_correlation: float = 0.7,
+    most_rows: int = 20_000,
+    most_numbers: int = 1000,
+) -> tuple[tuple[str, ...], ...]:
     """Names of the numbers that each number follows most closely; none where all are loose.
+
+    Args:
+        schema: What the columns are.
+        encoded: The table.
+        least_correlation: Of normal scores, or a number is loose.
+        most_rows: That are looked at, every so many of all.
+        most_numbers: Of tables with more, no correlations are looked at.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -56,9 +66,9 @@ def find_anchors(schema: Schema, encoded: EncodedTable) -> tuple[tuple[str, ...]
         (('b',), ('a',), ())
     """
     names = [column.name for column in schema.numbers]
-    if not 2 <= len(names) <= MOST_COLUMNS or len(encoded) < 2:
+    if not 2 <= len(names) <= most_numbers or len(encoded) < 2:
         return ((),) * len(names)
-    encoded = encoded[:: max(1, len(encoded) // LOOKED_AT)]
+    encoded = encoded[:: max(1, len(encoded) // most_rows)]
     scores = schema.positions(encoded)
     scores = scores - scores.mean(0)
     sizes = np.sqrt(np.square(scores).sum(0))
@@ -67,7 +77,7 @@ def find_anchors(schema: Schema, encoded: EncodedTable) -> tuple[tuple[str, ...]
     np.fill_diagonal(closeness, 0.0)
     best = np.argsort(-closeness, axis=1, kind="stable")[:, :ANCHORS]
     return tuple(
-        tuple(names[k] for k in row if closeness[j, k] >= LEAST_CORRELATION)
+        tuple(names[k] for k in row if closeness[j, k] >= least_correlation)
         for j, row in enumerate(best)
     )
 

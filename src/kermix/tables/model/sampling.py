@@ -35,18 +35,20 @@ __all__ = [
 ]
 
 Rows = tuple[Tensor, Tensor]  # codes (N, D), values (N, Q)
-# Reasoned, no record; draws depend on the first, through the order of random numbers.
-LARGEST_BLOCK = 8192
-TRIES = 20  # of rows whose sums would leave the range of a column
 
 
-def network_rows_at_once(network: TableNetwork) -> int:
-    """Rows whose outputs are held at a time: some 100 MB of them."""
+def network_rows_at_once(network: TableNetwork, most: int = 8192) -> int:
+    """Rows whose outputs are held at a time: some 100 MB of them.
+
+    Args:
+        network: The network.
+        most: Draws depend on it, through the order of random numbers.
+    """
     layout = network.layout
     wide = network.members * network.out.out_features + layout.total
     if layout.repeated:  # probabilities of the values of one column, and of what is in a cell
         wide += 4 * max(len(own.counts) for own in layout.repeated)
-    return rows_at_once(wide, 32_000_000, most=LARGEST_BLOCK)
+    return rows_at_once(wide, 32_000_000, most=most)
 
 
 @torch.no_grad()
@@ -59,6 +61,7 @@ def complete(
     *,
     excluded: Tensor | None = None,  # (T,), bool
     on_rows: Callable[[int], None] | None = None,
+    tries: int = 20,
 ) -> Rows:
     """Fill in the cells that are not seen, column after column.
 
@@ -75,12 +78,13 @@ def complete(
         excluded: Codes that are never drawn, such as "missing" when gaps are filled.
         on_rows: Called with the number of rows that are done, block by block, and with 0 before
             each column of a block: who raises in it stops the work.
+        tries: How often a row is drawn whose sums would leave the range of a column.
     """
     parts = []
     for rows in torch.arange(len(codes), device=codes.device).split(network_rows_at_once(network)):
         block = codes[rows], values[rows], seen[rows]
         *drawn, beyond = _completed(network, *block, generator, excluded, on_rows)
-        for _ in range(TRIES):
+        for _ in range(tries):
             at = beyond.nonzero().flatten()
             if not len(at):
                 break
