@@ -99,15 +99,21 @@ if TYPE_CHECKING:
         probe,
     )
     from kermix.data.images.image_folders import prepare_files
-    from kermix.data.images.image_rows import read_idx, read_image_folder, stacked_mnist
     from kermix.data.images.image_sets import CLASSES, is_idx, read_celeba
     from kermix.data.images.labelled import LabelledImages, load_labelled
+    from kermix.data.loading import (
+        BUILT_IN,
+        load,
+        read_idx,
+        read_image_folder,
+        stacked_mnist,
+    )
     from kermix.data.readers.common import GAPS, CsvForm, Reading
-    from kermix.data.readers.delimited import look_at_csv
+    from kermix.data.readers.dialect import look_at_csv, truth_words
     from kermix.data.readers.frames import as_frame
     from kermix.data.readers.number_forms import NumberForm, look_at_numbers
     from kermix.data.readers.reading import open_files, read_alike, read_frame
-    from kermix.data.readers.text_columns import truth_words
+    from kermix.data.schema.alignment import with_same_times
     from kermix.data.schema.columns import (
         CategoryColumn,
         NumberColumn,
@@ -119,14 +125,7 @@ if TYPE_CHECKING:
     from kermix.data.schema.monotone import MonotoneMap
     from kermix.data.schema.times import text_format
     from kermix.data.schema.unmodelled import LeftOutColumn
-    from kermix.data.sources import (
-        BUILT_IN,
-        common_columns,
-        load,
-        read_sources,
-        read_table,
-        with_same_times,
-    )
+    from kermix.data.sources import common_columns, read_sources, read_table
     from kermix.data.writing import csv_lines, filled_text, spreadsheet_safe, table_writer
     from kermix.distributed.loss import DistributedLoss
     from kermix.distributed.processes import Ranks, launch, make_fabric, shares, slice_of
