@@ -299,7 +299,6 @@ if TYPE_CHECKING:
     from kermix.tables.evaluate.sample_scores import number_of
     from kermix.tables.evaluate.table_scores import sdmetrics_scores, table_scores
     from kermix.tables.model.calibration import (
-        PULL,
         Crossing,
         calibrate,
         for_all_members,

@@ -308,7 +308,8 @@ def with_codes(
 ) -> tuple[Schema, EncodedTable, TableLayout]:
     """The table and its layout with codes for all values of the numbers that repeat.
 
-    Numbers that are often equal to others, or that lines foretell closely, stay as they are.
+    Numbers that lines foretell to the last digit stay as they are. Links between others go: a
+    code that depends on a place is equal to it often enough by itself.
 
     Args:
         schema: What the columns are.
@@ -316,7 +317,7 @@ def with_codes(
         encoded: Its rows.
         layout: What was found in them.
     """
-    own = with_repeated(schema, frame, sorted(_closely_related(schema, layout)))
+    own = with_repeated(schema, frame, sorted(_foretold(schema, layout)))
     if own is schema:
         return schema, encoded, layout
     known = layout.relations(schema)
@@ -330,11 +331,13 @@ def with_codes(
     )  # fmt: skip
 
 
-def _closely_related(schema: Schema, layout: TableLayout) -> set[str]:
-    """Numbers that are often equal to others, or that lines foretell closely."""
-    names = [column.name for column in schema.modelled]
-    found = {names[k] for link in layout.links for k in (link.first, link.second)}
-    if layout.lines is not None:
-        told = zip(layout.lines.names, layout.lines.closely, strict=True)
-        found |= {name for name, closely in told if closely}
-    return found
+def _foretold(schema: Schema, layout: TableLayout) -> set[str]:
+    """Numbers that lines foretell to the last digit, as sums: codes would lose that."""
+    if layout.lines is None:
+        return set()
+    lines = layout.lines
+    squares = np.stack([1 / np.diag(np.linalg.inv(own)) for own in lines.correlation])
+    errors = (lines.shares @ squares) ** 0.5 * lines.size
+    steps = np.array([0.0 if c.decimals is None else 10.0**-c.decimals for c in schema.numbers])
+    exact = lines.closely & (2 * errors < steps)
+    return {name for name, found in zip(lines.names, exact, strict=True) if found}

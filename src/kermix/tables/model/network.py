@@ -78,6 +78,7 @@ class TableNetwork(nn.Module):
     free_first: Tensor
     never_seen: Tensor
     starts: Tensor
+    within: CellValues | None
     beside: Tensor
     spread: Tensor
     heat: Tensor
@@ -113,7 +114,7 @@ class TableNetwork(nn.Module):
         self.blocks = nn.ModuleList(_Block(width) for _ in range(blocks))
         self.norm = nn.LayerNorm(width)
         self.repeated: ValueCodes | None = None
-        self.within: CellValues | None = None
+        self.register_module("within", None)
         cells = sum(len(own.sizes) for own in layout.repeated)
         self.out = nn.Linear(width, layout.total - cells + 3 * numbers * components)
         self.follow: nn.Linear | None = None
