@@ -227,6 +227,11 @@ class TableLayout:
         """Fill in such cells, in place."""
         numbers = self.number_of_column.to(codes.device)
         copy_twins(self.twins, self.number_of_column, codes, values, seen)
+        for place, link in enumerate(self.links, self.table_columns):
+            for column in (link.first, link.second):  # an atom or a gap equals no number
+                unlike = seen[:, column] & (codes[:, column] != 0) & ~seen[:, place]
+                codes[:, place] = codes[:, place].masked_fill(unlike, 0)
+                seen[:, place] |= unlike
         transferred(self.links, numbers, codes, values, seen)
         copy_twins(self.twins, self.number_of_column, codes, values, seen)
 
