@@ -11,7 +11,7 @@ from kermix.data.readers.common import Reading
 from kermix.data.sources import Source, Sources, Table, read_sources
 from kermix.errors import OptionError, TableError
 from kermix.kernels.gaussian import GaussianKernel, variance_grid
-from kermix.tables.compare.coincidence import repeats_beyond_coincidence
+from kermix.tables.compare.coincidence import SharedRows, repeats_beyond_coincidence, shared_rows
 from kermix.tables.compare.column_changes import ComparedRows
 from kermix.tables.compare.cost_details import DetailsTask, standardized
 from kermix.tables.compare.result import Comparison
@@ -157,7 +157,9 @@ def compare(
     judge = None
     if permutations != 0:
         labelings = permutations_for(level) if permutations is None else permutations
-        judge = JudgementTask(rows, names, level, labelings, seed, counted.repeated)
+        judge = JudgementTask(
+            rows, names, level, labelings, seed, counted.repeated, counted.shared
+        )
     return Comparison(
         names=names,
         sizes=sizes,
@@ -218,23 +220,26 @@ def _check(options: CompareOptions, level: float, permutations: int | None) -> N
 class CountedOnce(NamedTuple):
     """Two tables without rows that repeat others, how many were left out, and how many there were.
 
-    Kinds and scales of columns are of the rows that count: a key has each value once.
+    Kinds and scales of columns are of the rows that count: a key has each value once. `shared` are
+    rows that both tables have, beyond coincidence.
     """
 
     read: Sources
     repeated: tuple[int, int]
     sizes: tuple[int, int]
+    shared: SharedRows | None
 
 
 def read_once(sources: Sequence[Any], reading: Reading, strict: bool = False) -> CountedOnce:
     """Read two tables, in which rows that repeat others beyond coincidence count once."""
     read = read_sources(sources, reading, strict)
     sizes = len(read.tables[0]), len(read.tables[1])
-    again = repeats_beyond_coincidence(ComparedRows.of(read)).split(sizes)
+    rows = ComparedRows.of(read)
+    again = repeats_beyond_coincidence(rows).split(sizes)
     repeated = int(again[0].sum()), int(again[1].sum())
     if any(repeated):
         read = read_sources(sources, reading, strict, without=again)
-    return CountedOnce(read, repeated, sizes)
+    return CountedOnce(read, repeated, sizes, shared_rows(rows))
 
 
 def _variances(v: Sequence[float] | float) -> tuple[float, ...]:
