@@ -137,7 +137,8 @@ class TableNetwork(nn.Module):
             parts.log_scales.fill_(math.log(0.5))
         if layout.repeated:
             self.repeated = ValueCodes(layout.repeated, width)
-            self.within = CellValues(layout.repeated, layout.columns)
+            deep = [own for own in layout.repeated if own.is_deep]
+            self.within = CellValues(deep, layout.columns) if deep else None
             self._look_up_cells()
         # Found on held-out rows after the training; see `calibration`.
         self.register_buffer("spread", torch.zeros(numbers))

@@ -114,6 +114,11 @@ class RepeatedValues:
         return np.asarray(self.cell_shares.cumsum() - self.cell_shares / 2)
 
     @property
+    def is_deep(self) -> bool:
+        """Whether some cell has several values; otherwise codes and logits are the same."""
+        return len(self.sizes) < len(self.counts)
+
+    @property
     def units(self) -> int:
         """Logits of the column: of values never seen, of cells, and of gaps."""
         return 1 + len(self.sizes) + self.missing
@@ -266,7 +271,8 @@ class ValueCodes(nn.Module):
             self.register_buffer(name, tensor, persistent=False)
         self.bias = nn.Parameter(biases.float().flatten())  # flat, so that no decay shrinks it
         self.of_cells = nn.Linear(width, self.groups * COSINES)
-        self.of_values = nn.Linear(width, self.groups * HIDDEN)
+        deep = sum(own.is_deep for own in repeated)
+        self.of_values = nn.Linear(width, deep * HIDDEN) if deep else None
         with torch.no_grad():
             self.of_cells.weight.mul_(0.1)
             self.of_cells.bias.zero_()
@@ -294,9 +300,10 @@ class ValueCodes(nn.Module):
         return torch.einsum("ngf,gfc->ngc", told, self.basis).flatten(1) + self.bias
 
     def features(self, features: Tensor) -> Tensor:  # (N, 1, G, H)
-        """What tells of the values in the cells of each column."""
-        found = self.of_values(features).float()
-        return found.unflatten(-1, (1, self.groups, HIDDEN))
+        """What tells of the values in the cells of each column that has several in some."""
+        if self.of_values is None:
+            return features.new_zeros(len(features), 1, 0)
+        return self.of_values(features).float().unflatten(-1, (1, -1, HIDDEN))
 
 
 class CellValues(nn.Module):
@@ -305,7 +312,7 @@ class CellValues(nn.Module):
     Several networks have one in common, so that their rows are looked at together.
 
     Args:
-        repeated: The columns.
+        repeated: The columns, in each of which some cell has several values.
         columns: How many columns there are.
     """
 

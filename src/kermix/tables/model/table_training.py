@@ -133,7 +133,7 @@ class TableModelTask(Task):
                 settings.members,
             )  # fmt: skip
         if network is None:
-            some = torch.arange(0, rows.rows, max(1, rows.rows // LARGEST_SHUFFLE))
+            some = torch.arange(0, rows.rows, max(1, 16 * rows.rows // LARGEST_SHUFFLE))
             self.model.begin_with(
                 rows.take(some)[0], None if rows.weights is None else rows.weights[some]
             )
