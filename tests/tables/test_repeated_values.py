@@ -145,6 +145,7 @@ def test_small_tables_are_sound(rows):
     model = km.TableModel(steps=60, **SETTINGS).fit(table)
     drawn = model.sample(rows, random_state=0)
     assert list(drawn) == list(table)
+    assert (drawn["mass"] % 25 == 0).mean() >= 0.98  # a lattice
     assert np.isfinite(model.score_samples(made(50, seed=3).assign(date=table["date"][:50]))).all()
 
 

@@ -322,7 +322,7 @@ def with_codes(
         encoded: Its rows.
         layout: What was found in them.
     """
-    own = with_repeated(schema, frame, sorted(_foretold(schema, layout)))
+    own = with_repeated(schema, frame, _foretold(schema, layout))
     if own is schema:
         return schema, encoded, layout
     known = layout.relations(schema)

@@ -14,7 +14,7 @@ are piecewise linear. Gaps, and values that many rows have, are seen by codes of
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from kermix.checks import rows_at_once
 from kermix.data.readers.frames import Frame
-from kermix.data.schema.columns import NumberColumn
+from kermix.data.schema.columns import NumberColumn, rounded
 from kermix.data.schema.monotone import MonotoneMap
 from kermix.data.schema.schema import EncodedTable, Schema
 
@@ -125,8 +125,11 @@ class RepeatedValues:
 
     @property
     def never_seen(self) -> float:
-        """Probability of a value that no row has: about the share of those that one row has."""
-        once = max(0.5, float((self.counts == 1).sum()))
+        """Probability of a value that is not among these: about the share of those of one row.
+
+        Of a lattice, which has places that no row is at, there is hardly another value.
+        """
+        once = 0.5 if (self.counts == 0).any() else max(0.5, float((self.counts == 1).sum()))
         return min(0.1, once / max(1.0, float(self.counts.sum())))
 
     @cached_property
@@ -145,7 +148,7 @@ class RepeatedValues:
 def with_repeated(
     schema: Schema,
     frame: Frame,
-    without: Sequence[str] = (),
+    without: Collection[str] = (),
     rows_of_a_value: float = 8.0,
     most_values: int = 4096,
 ) -> Schema:
@@ -155,7 +158,8 @@ def with_repeated(
         schema: What the columns are.
         frame: The table.
         without: Names of columns that stay as they are.
-        rows_of_a_value: How many rows a value has, at least, on average.
+        rows_of_a_value: How many rows a value has, at least, on average; a quarter is enough for
+            a lattice, such as steps of 25, all of whose places become atoms.
         most_values: Of a column.
     """
     columns, found = list(schema.columns), False
@@ -164,12 +168,35 @@ def with_repeated(
             continue
         numbers = column.numbers(frame.columns[column.name], frame.name)
         values, counts = np.unique(numbers, return_counts=True)
-        if len(values) <= most_values and len(numbers) >= rows_of_a_value * len(values):
+        lattice = _lattice(values, column.decimals, most_values)
+        atoms, least = (values, 1.0) if lattice is None else (lattice, 0.25)
+        if len(atoms) <= most_values and len(numbers) >= least * rows_of_a_value * len(values):
             found = True
             columns[place] = replace(
-                column, atoms=values, map=MonotoneMap.of(values, counts), continuous=0.0
+                column, atoms=atoms, map=MonotoneMap.of(values, counts), continuous=0.0
             )
     return replace(schema, columns=tuple(columns)) if found else schema
+
+
+def _lattice(values: np.ndarray, decimals: int | None, most: int) -> np.ndarray | None:
+    """All places of a lattice that is coarser than the digits of its values, if they are on one.
+
+    Example:
+        >>> _lattice(np.array([3.5, 4.0, 6.0]), 1, 100)
+        array([3.5, 4. , 4.5, 5. , 5.5, 6. ])
+    """
+    if decimals is None or len(values) < 2:
+        return None
+    whole = np.rint((values - values[0]) * 10.0**decimals)
+    if not whole[-1] < 2**53:
+        return None
+    step = int(np.gcd.reduce(whole.astype(np.int64)))
+    if step < 2 or whole[-1] / step >= most:
+        return None
+    places = values[0] + np.arange(0, whole[-1] + 1, step) / 10.0**decimals
+    places = rounded(places, decimals)
+    places[np.searchsorted(places, values - 0.5 * step / 10.0**decimals)] = values
+    return places
 
 
 def find_repeated(
