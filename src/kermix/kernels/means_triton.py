@@ -10,13 +10,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kermix import checks
+
 __all__ = ["kernel_moments", "nearest_distances", "recompute_distances"]
 
 BLOCK_TARGETS = 32
 BLOCK_OTHERS = 64
 CHANNELS = 4
-LARGEST_EXPONENT = tl.constexpr(60.0)
-LARGEST_DISTANCE = tl.constexpr(3.0e32)
+LARGEST_EXPONENT = tl.constexpr(checks.LARGEST_EXPONENT)
+LARGEST_DISTANCE = tl.constexpr(checks.ROOM_FOR_SUMS * torch.finfo(torch.float32).max)
 
 
 @triton.jit

@@ -230,14 +230,14 @@ def sqrt_or_zero(values: Tensor) -> Tensor:
     return torch.where(positive, torch.where(positive, values, 1.0).sqrt(), 0.0)
 
 
-MOST_ITERATIONS = 100
-
-
-def leading_svd(matrix: Tensor, rank: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+def leading_svd(
+    matrix: Tensor, rank: int, seed: int = 0, most: int = 100
+) -> tuple[Tensor, Tensor, Tensor]:
     r"""Leading `rank` singular triplets of an (N, K) matrix: (N, k), (k,), (K, k).
 
     Subspace iteration with $k + \max(10, k)$ vectors, each step the best approximation in
-    the subspace, until the singular values stand still. The start is random but always the same.
+    the subspace, until the singular values stand still, `most` times. The start is random but
+    always the same.
 
     Example:
         >>> u, s, w = leading_svd(torch.diag(torch.arange(1.0, 31.0)), 2)
@@ -250,7 +250,7 @@ def leading_svd(matrix: Tensor, rank: int, seed: int = 0) -> tuple[Tensor, Tenso
     block = torch.randn(k, width, generator=generator, dtype=matrix.dtype).to(matrix.device)
     settled = 100 * torch.finfo(matrix.dtype).eps
     before = matrix.new_zeros(rank)
-    for _ in range(MOST_ITERATIONS):
+    for _ in range(most):
         left = torch.linalg.qr(matrix @ block).Q
         u, s, wh = torch.linalg.svd(left.T @ matrix, full_matrices=False)
         block = wh.T
