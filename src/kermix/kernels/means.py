@@ -308,7 +308,7 @@ def _one_loop(
     """What evaluates all pairs in one loop, where there is one and it pays."""
     if points.shape[-1] > DIRECT_DIFFERENCES_UP_TO or is_traced(points):
         return None
-    if points.is_cuda and points.dtype == torch.float32 and has_triton():
+    if points.is_cuda and points.dtype in (torch.float32, torch.float64) and has_triton():
         from kermix.kernels import means_triton as fused
 
         return _PairLoop(fused.nearest_distances, fused.kernel_moments)
