@@ -154,12 +154,9 @@ def graphed(
     compute: Callable[..., tuple[Tensor, Info]], args: tuple[Any, ...], options: dict[str, Any]
 ) -> Tensor | None:
     """The same of any device, if it is what a graph can hold."""
-    try:
-        call = _signature(compute).bind(*args, **options)
-    except TypeError:  # what Python refuses, it refuses in the words of the cost
+    settings = _settings(compute, args, options)
+    if settings is None:
         return None
-    call.apply_defaults()
-    settings = dict(call.arguments)
     samples = [settings.pop(name) for name in SAMPLES]
     v, kernel = settings.pop("v"), settings.pop("kernel", None)
     if isinstance(kernel, GaussianKernel) and v is None:
@@ -181,9 +178,20 @@ def graphed(
     return CALLS.value(again, [*samples, *variances.tensors], variances.numbers, how)
 
 
+def _settings(
+    compute: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
+) -> dict[str, Any] | None:
+    """All arguments by their names; None where Python refuses the call, in its own words."""
+    usual, named = _defaults(compute), dict(zip(("x", "y", "v"), args, strict=False))
+    found = {**usual, **named, **options}
+    whole = len(args) <= 3 and not named.keys() & options.keys()
+    return found if whole and found.keys() == usual.keys() else None
+
+
 @functools.cache
-def _signature(compute: Callable[..., Any]) -> inspect.Signature:
-    return inspect.signature(compute)
+def _defaults(compute: Callable[..., Any]) -> dict[str, Any]:
+    """Of all parameters; those that have none are no tensors."""
+    return {p.name: p.default for p in inspect.signature(compute).parameters.values()}
 
 
 def _few_points(samples: Sequence[Any], most: int = 4608) -> bool:
