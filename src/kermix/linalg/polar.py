@@ -554,20 +554,34 @@ def binary_unit(matrix: Tensor, over: Reduction | None = None) -> Tensor:  # (*B
 def _share_of_a_start(
     gram: Tensor,  # (B, M, M)
     scale: float,
-    of_rows: float = 8.0,
+    of_rows: float = 16.0,
     smallest: float = 0.005,
 ) -> float:
     """How small a share of the tolerance to resolve before the first look at the bound.
 
     The bound is about that share, times the number of rows over the nuclear norm of the scaled
-    matrix, which the sums of squares and of fourth powers bound from below; it grows with the
-    number of singular values that are not resolved, of which few kernel matrices have as many as
-    rows over `of_rows`. A look that comes too early costs four steps, a step more before it one.
+    matrix, of which the largest singular value and, for the others, the sums of squares and of
+    fourth powers tell a part; it grows with the number of singular values that are not resolved,
+    of which few kernel matrices have as many as rows over `of_rows`. A look that comes too early
+    costs four steps, a step more before it costs one.
     """
     squares, fourths = _moments(gram, scale)
-    norm = squares.pow(1.5) / fourths.sqrt()
+    largest = _about_largest(gram) / scale
+    others = (squares - largest).clamp(min=0).pow(1.5)
+    norm = largest.sqrt() + others / (fourths - largest.square()).clamp(min=1e-12).sqrt()
     least = float((of_rows / gram.shape[-1] * norm).nan_to_num(1.0).min())
     return min(max(least, smallest), 1.0)
+
+
+def _about_largest(gram: Tensor, rounds: int = 3, probes: int = 8) -> Tensor:  # (B, M, M) -> (B,)
+    """The largest eigenvalue but for a little, from below."""
+    wide = torch.promote_types(gram.dtype, torch.float32)
+    vectors = probing_signs(gram.shape[-1], probes, gram).expand(len(gram), -1, -1)
+    for _ in range(rounds + 1):
+        sizes = torch.linalg.vector_norm(vectors, dim=-2, keepdim=True, dtype=wide)
+        vectors = (vectors / sizes.clamp(min=torch.finfo(wide).tiny)).to(gram.dtype)
+        vectors = gram @ vectors
+    return torch.linalg.vector_norm(vectors, dim=-2, dtype=wide).amax(-1)
 
 
 def _missing(
