@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     import kermix.images.classifier_training as classifier_training_module
     import kermix.images.generator_run as generator_run_module
     import kermix.images.generator_training as generator_training_module
+    import kermix.kernels.gram as gram_module
+    import kermix.kernels.gram_triton as gram_triton_module
     import kermix.kernels.means as means_module
     import kermix.kernels.means_triton as means_triton_module
     import kermix.linalg.polar as polar_module
