@@ -1,6 +1,7 @@
 """Compare two data sets: one verdict, and on demand every cost with error bars and p-values."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Unpack
 
 import torch
@@ -11,7 +12,7 @@ from kermix.data.readers.common import AS_FOUND, Reading, ReadingOptions, readin
 from kermix.data.sources import Source, Sources, Table, read_sources
 from kermix.errors import OptionError
 from kermix.kernels.gaussian import GaussianKernel, variance_grid
-from kermix.sketches.sketch import is_sketch
+from kermix.sketches.sketch import Sketch
 from kermix.tables.compare.coincidence import SharedRows, repeats_beyond_coincidence, shared_rows
 from kermix.tables.compare.column_changes import ComparedRows
 from kermix.tables.compare.cost_details import DetailsTask, standardized
@@ -23,6 +24,7 @@ __all__ = [
     "COUNTED_ONCE",
     "CompareOptions",
     "CountedOnce",
+    "are_sketches",
     "check_level",
     "compare",
     "read_once",
@@ -108,7 +110,7 @@ def compare(
         (True, 0.01)
     """
     reading = reading_of(options)
-    if is_sketch(x) or is_sketch(y):
+    if are_sketches(x, y):
         check_level(level)
         _refuse_beside_sketches(reading)
         from kermix.tables.compare.sketch_comparison import compare_sketches
@@ -126,8 +128,9 @@ def compare(
         counted.read, [_subsample(t, most, generator, notes) for t in (first, second)]
     )
     scaled: list[str] = []
-    asked = options["standardize"] if mixed is None else False
-    pooled, scale = standardized(rows.pooled, asked, scaled)
+    pooled, scale = rows.pooled, None
+    if mixed is None:
+        pooled, scale = standardized(pooled, options["standardize"], scaled)
     grid = variance_grid(pooled, 4, rows.layout) if isinstance(v, str) else _variances(v)
     judge = None
     if permutations != 0:
@@ -151,6 +154,20 @@ def compare(
         _scale=scale,
         _layout=rows.layout,
     )  # fmt: skip
+
+
+def are_sketches(x: object, y: object) -> bool:
+    """Whether two sources are sketches, or the names of files of some; a single one is refused."""
+    found = [
+        Path(s).suffix == ".sketch" if isinstance(s, str | Path) else isinstance(s, Sketch)
+        for s in (x, y)
+    ]
+    if any(found) and not all(found):
+        raise OptionError(
+            "A sketch can only be compared with another sketch: sketch the other data set first, "
+            "with --landmarks-from (landmarks_from) this one."
+        )
+    return all(found)
 
 
 def check_level(level: float) -> None:
