@@ -32,6 +32,7 @@ from kermix.errors import ImageError, OptionError
 __all__ = [
     "CLASSES",
     "Faces",
+    "Split",
     "is_idx",
     "read_binary_archive",
     "read_binary_batches",

@@ -6,7 +6,7 @@ MNIST and CIFAR-10 are downloaded where they are missing.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ import torch
 from kermix.checks import rows_at_once
 from kermix.data.images import image_sets as cifar
 from kermix.data.images.image_cache import fetch_all
-from kermix.data.images.image_sets import read_celeba, read_idx_array
+from kermix.data.images.image_sets import Split, read_celeba, read_idx_array
 from kermix.data.images.pictures import (
     ClassFolders,
     damage_note,
@@ -32,8 +32,6 @@ MNIST_FILES = {
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
 DIGITS = tuple("0123456789")
-
-Split = Literal["train", "test"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ def check_same_shape(train: LabelledImages, held_out: LabelledImages) -> None:
 
 def load_labelled(
     source: str,
-    split: Literal["train", "test"],
+    split: Split,
     *,
     data_root: str | Path | None = None,
     cache: str | Path | None = None,
