@@ -32,8 +32,7 @@ from benchmarks.quality import write_record
 from kermix.data.loading import stacked_mnist
 from kermix.errors import OptionError
 from kermix.images.generator_settings import ImageSettings
-from kermix.images.image_quality import parzen, stacked_modes
-from kermix.images.train_on_synthetic import train_on_synthetic
+from kermix.images.image_quality import parzen, stacked_modes, train_on_synthetic
 from kermix.pages.sheets import save_png, sheet
 from kermix.runs.provenance import environment, machine_name, write_json
 

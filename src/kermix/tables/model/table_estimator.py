@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -19,11 +19,10 @@ from kermix.data.readers.frames import FRAME_KINDS, Frame
 from kermix.data.readers.reading import read_frame
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.errors import PoorFitWarning, RunError, SchemaError, TableError
-from kermix.tables.model.conditioning import (
-    place_of,
-)
+from kermix.tables.model.conditioning import place_of
+from kermix.tables.model.distribution import ColumnDistribution
 from kermix.tables.model.equal_columns import check_twins, find_links, find_twins, with_link_codes
-from kermix.tables.model.layout import TableLayout
+from kermix.tables.model.layout import TableLayout, with_codes
 from kermix.tables.model.network import TableNetwork
 from kermix.tables.model.table_answers import TableAnswers
 from kermix.tables.model.table_settings import TableModelSettings
@@ -31,6 +30,7 @@ from kermix.tables.model.table_training import TableModelTask
 from kermix.tables.model.training_rows import TableRows, table_split
 from kermix.training.checkpoints import (
     check_declared,
+    device_of,
     load_checkpoint,
     rebuilding,
     save_checkpoint,
@@ -41,6 +41,7 @@ __all__ = ["TableModel"]
 
 
 FORMAT, VERSION = "kermix table model", 1
+BY_DEVICE = ("width", "blocks", "steps", "learning_rate", "average", "patience", "order_share")
 
 
 class TableModel(TableAnswers, BaseEstimator):
@@ -58,7 +59,8 @@ class TableModel(TableAnswers, BaseEstimator):
         target_share: Share of the training in which all columns but the target are observed: 1
             trains only a conditional density of the target.
         kinds: Kinds of columns by name, to override those of `kermix.Schema.infer`.
-        width: Number of features per row.
+        width: Number of features per row. Where this, or another of the settings that are None, is
+            not given, it suits the device: a GPU has time for a wide network and many steps.
         blocks: Number of residual blocks.
         steps: Number of training steps.
         batch_size: Batch size.
@@ -103,20 +105,20 @@ class TableModel(TableAnswers, BaseEstimator):
         target: str | None = None,
         *,
         kinds: Mapping[str, Any] | None = None,
-        width: int = 256,
-        blocks: int = 3,
-        steps: int = 2000,
+        width: int | None = None,
+        blocks: int | None = None,
+        steps: int | None = None,
         batch_size: int = 2048,
-        learning_rate: float = 2e-3,
+        learning_rate: float | None = None,
         dropout: float = 0.1,
         members: int = 1,
         calibrate: bool | None = None,
-        average: int = 200,
-        patience: int = 10,
+        average: int | None = None,
+        patience: int | None = None,
         validation_fraction: float = 0.05,
         equal_columns: bool = True,
         orders: int = 1,
-        order_share: float = 0.3,
+        order_share: float | None = None,
         target_share: float = 0.0,
         device: str = "auto",
         random_state: Any = None,
@@ -141,6 +143,12 @@ class TableModel(TableAnswers, BaseEstimator):
         self.device = device
         self.random_state = random_state
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True  # a missing cell
+        tags.input_tags.categorical = tags.input_tags.string = True
+        return tags
+
     def _check_fitted(self) -> None:
         check_is_fitted(self, "network_")
 
@@ -153,11 +161,13 @@ class TableModel(TableAnswers, BaseEstimator):
             sample_weight: A weight for each row; rows with weight 0 are ignored.
         """
         said = Reading(kinds=dict(self.kinds or {}))
-        frame, weights = _weighted(read_frame(X, said)[0], sample_weight)
+        frame, weights = _weighted(read_frame(checked_array(X), said)[0], sample_weight)
         schema = Schema.infer(frame, kinds=self.kinds)
         if not schema.modelled:
+            few = "1 sample" if frame.rows == 1 else f"{frame.rows} samples"
             raise SchemaError(
-                "No column can be modelled: " + " ".join(schema.notes() or ["there is none."])
+                f"No column can be modelled, of {few}: "
+                + " ".join(schema.notes() or ["there is none."])
             )
         if self.target is not None:
             place_of(schema, self.target)
@@ -168,6 +178,7 @@ class TableModel(TableAnswers, BaseEstimator):
             same = find_twins(schema, encoded)
             equal = find_links(schema, frame, encoded.codes, [b for _, b in same])
         layout = TableLayout.found(schema, encoded, equal, same)
+        schema, encoded, layout = with_codes(schema, frame, encoded, layout)
         return self._trained(schema, layout, frame, encoded, weights)
 
     def adapt(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -187,13 +198,36 @@ class TableModel(TableAnswers, BaseEstimator):
         """
         if not hasattr(self, "network_"):
             return self.fit(X, y, sample_weight)
-        frame, weights = _weighted(read_frame(X, self.schema_.reading())[0], sample_weight)
+        read = read_frame(checked_array(X), self.schema_.reading())[0]
+        frame, weights = _weighted(read, sample_weight)
         encoded = self.schema_.encode(frame, extra=True)
         if not len(encoded):
             raise TableError(f"{frame.name}: there are no rows to train on.")
         check_twins(self.schema_, self.network_.layout.twins, frame, encoded)
         network = self.network_
         return self._trained(self.schema_, network.layout, frame, encoded, weights, network)
+
+    def _of_target(self, X: Any, target: str | None) -> ColumnDistribution:
+        self._check_fitted()
+        X = checked_array(X)
+        return super()._of_target(self._of_my_width(X, self._target(target)), target)
+
+    def _order_scores(
+        self, X: Any, orders: int | None, on_rows: Callable[[int], None] | None
+    ) -> tuple[Tensor, np.ndarray]:
+        self._check_fitted()
+        return super()._order_scores(self._of_my_width(checked_array(X)), orders, on_rows)
+
+    def _of_my_width(self, X: Any, target: str | None = None) -> Any:
+        """Refuse an array of other columns; that of the target may be left out, if it is last."""
+        names = self.feature_names_in_
+        width = X.shape[1] if isinstance(X, np.ndarray) else len(names)
+        if width != len(names) and not (width == len(names) - 1 and names[-1] == target):
+            raise SchemaError(
+                f"X has {width} features, but TableModel is expecting {len(names)} features as "
+                "input. Give all columns in their order, or a data frame of those that are known."
+            )
+        return X
 
     def _trained(
         self,
@@ -204,16 +238,7 @@ class TableModel(TableAnswers, BaseEstimator):
         weights: Tensor | None,
         network: TableNetwork | None = None,
     ) -> Self:
-        settings = TableModelSettings(
-            width=self.width, blocks=self.blocks, steps=self.steps, batch_size=self.batch_size,
-            learning_rate=self.learning_rate, dropout=self.dropout,
-            members=self.members if network is None else network.members,
-            calibrate=self.calibrate, crossed=True, average=self.average,
-            patience=self.patience, validation_fraction=self.validation_fraction,
-            seed=seed_from(self.random_state),
-            target=None if self.target is None else place_of(schema, self.target),
-            order_share=self.order_share, target_share=self.target_share,
-        ).for_rows(len(encoded))  # fmt: skip
+        settings = self._settings(schema, network).for_rows(len(encoded))
         with gradients_on():
             codes, values = with_link_codes(schema, layout.links, frame, encoded).tensors()
             rows = TableRows(codes, values, weights)
@@ -233,10 +258,26 @@ class TableModel(TableAnswers, BaseEstimator):
         kept = trainer.task.best_step if judged else trainer.step
         return self.with_network(trainer.task.model, schema, trainer.history, kept, encoded.frame)
 
+    def _settings(self, schema: Schema, network: TableNetwork | None) -> TableModelSettings:
+        """What was chosen; what was not, as it suits the device."""
+        settings = TableModelSettings(
+            batch_size=self.batch_size, dropout=self.dropout,
+            members=self.members if network is None else network.members,
+            calibrate=self.calibrate, crossed=True, validation_fraction=self.validation_fraction,
+            seed=seed_from(self.random_state),
+            target=None if self.target is None else place_of(schema, self.target),
+            target_share=self.target_share,
+        )  # fmt: skip
+        if device_of(self.device).type == "cuda" and not settings.learns_target_alone:
+            settings = settings.on_gpu()
+        chosen = {name: getattr(self, name) for name in BY_DEVICE}
+        return replace(settings, **{n: v for n, v in chosen.items() if v is not None})
+
     def save(self, path: str | Path) -> None:
         """Write schema, settings and weights to one file, for `load`."""
         check_is_fitted(self, "network_")
         told = {name: value for name, value in self.get_params().items() if name != "random_state"}
+        told |= {"width": self.network_.width, "blocks": len(self.network_.blocks)}
         content = {"format": FORMAT, "version": VERSION, "schema": self.schema_.to_dict(),
                    **self.network_.layout.relations(self.schema_),
                    "parameters": told, "frame": self._frame, "n_iter": self.n_iter_}  # fmt: skip
@@ -256,7 +297,10 @@ class TableModel(TableAnswers, BaseEstimator):
             model = cls(**{**content["parameters"], "device": device})
             schema = Schema.from_dict(content["schema"])
             layout = TableLayout.with_relations(schema, content)
-            network = TableNetwork(layout, model.width, model.blocks, members=model.members)
+            network = TableNetwork(
+                layout, content["parameters"]["width"], content["parameters"]["blocks"],
+                members=model.members,
+            )  # fmt: skip
             if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
                 raise ValueError("its weights are not finite")
             network.load_state_dict(tensors)
@@ -309,6 +353,49 @@ class TableModel(TableAnswers, BaseEstimator):
         self.feature_names_in_ = np.array(schema.names, dtype=object)
         self._frame = frame
         return self
+
+
+def checked_array(X: Any) -> Any:
+    """An array of numbers, refused as scikit-learn does if it is none; other tables as they are.
+
+    Example:
+        >>> checked_array([[1, 2]])
+        [[1, 2]]
+        >>> checked_array(np.array([[1, 2.5]], dtype=object)).dtype
+        dtype('float64')
+    """
+    if hasattr(X, "toarray") and hasattr(X, "nnz"):
+        raise SchemaError(
+            f"{type(X).__name__}: sparse data are not supported; give X.toarray() or a frame."
+        )
+    if not (isinstance(X, np.ndarray) or _is_only_an_array(X)):
+        return X
+    array = np.asarray(X)
+    if array.ndim < 2:
+        raise SchemaError(
+            f"Expected a 2D array, got one of shape {array.shape}. Reshape your data: "
+            "X.reshape(-1, 1) is a column, X.reshape(1, -1) a row."
+        )
+    if np.iscomplexobj(array):
+        raise SchemaError("Complex data not supported: give real and imaginary parts as columns.")
+    if array.ndim == 2 and not array.shape[1]:
+        raise SchemaError(
+            f"0 feature(s) (shape={array.shape}) while a minimum of 1 is required: give columns."
+        )
+    if array.dtype != object:
+        return array
+    try:
+        return array.astype(np.float64)
+    except ValueError as error:
+        raise SchemaError(
+            f"An array of objects that are no numbers ({error}): give a data frame."
+        ) from None
+
+
+def _is_only_an_array(X: Any) -> bool:
+    """Whether all that is known of X is how to make it an array."""
+    frame = ("columns", "__arrow_c_stream__", "__dataframe__")
+    return hasattr(X, "__array__") and not any(hasattr(X, name) for name in frame)
 
 
 def _weighted(frame: Frame, given: Any) -> tuple[Frame, Tensor | None]:
