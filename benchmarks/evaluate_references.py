@@ -16,8 +16,7 @@ import numpy as np
 import torch
 
 import kermix as km
-from kermix.evaluation.neighbours import neighbour_scores
-from kermix.evaluation.sample_distances import frechet_distance, kernel_distance
+from kermix.evaluation.sample_distances import frechet_distance, kernel_distance, neighbour_scores
 from kermix.runs.provenance import environment, machine_name, write_json
 
 __all__ = ["compared"]
