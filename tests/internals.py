@@ -148,14 +148,9 @@ if TYPE_CHECKING:
     from kermix.fitting.kinds import open_run
     from kermix.fitting.samples_run import begin_samples
     from kermix.graphs import ReplayedCalls, unchanged
-    from kermix.images.augmentation import Augmentation
+    from kermix.images.augmentation import Augmentation, augmentation
     from kermix.images.classifier_run import begin_classifier, classifier
-    from kermix.images.classifier_settings import (
-        ClassifierSettings,
-        as_written,
-        preset,
-        suited_settings,
-    )
+    from kermix.images.classifier_settings import as_written, preset, suited_settings
     from kermix.images.classifier_training import (
         ClassifierTask,
         Muon,
@@ -164,7 +159,6 @@ if TYPE_CHECKING:
         orthogonal_factor,
     )
     from kermix.images.generator_run import begin_images
-    from kermix.images.generator_settings import ImageSettings
     from kermix.images.generator_training import (
         ImageRows,
         ImageTask,
@@ -360,7 +354,6 @@ if TYPE_CHECKING:
     from kermix.training.build import split_rows as build_split_rows
     from kermix.training.checkpoints import RunningAverage, load_checkpoint, save_checkpoint
     from kermix.training.conditional import (
-        ConditionalSettings,
         ConditionalTask,
         fit_conditional,
         load_conditional,
@@ -386,7 +379,8 @@ if TYPE_CHECKING:
         gaussian_log_densities,
     )
     from kermix.training.objective import Objective, cauchy_schwarz_to_points, sample_loss
-    from kermix.training.product_training import TableSettings, TableTask, fit_table
+    from kermix.training.product_settings import NO_AUGMENTATION, ProductSettings
+    from kermix.training.product_training import TableTask, fit_table
     from kermix.training.samples_task import RowTask
     from kermix.training.schedules import VarianceSchedule, automatic_variance, learning_rate
     from kermix.two_sample.aggregate import aggregate_rows

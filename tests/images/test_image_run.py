@@ -11,7 +11,7 @@ from PIL import Image
 from test_celeba import write_faces
 from test_fit_command import kermix
 
-from internals import ImageSettings, Start, begin_images, load_checkpoint, open_run
+from internals import FitSettings, Start, begin_images, load_checkpoint, open_run
 from internals import generator_run_module as image_run
 from kermix.errors import OptionError, RunError
 
@@ -27,9 +27,9 @@ def _own_cache(tmp_path_factory, monkeypatch):
 @pytest.fixture(autouse=True, scope="module")
 def _small_networks():
     # Checkpoints of 15 MB after each step take most of the time else.
-    quick = ImageSettings.quick
+    quick = FitSettings.quick
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ImageSettings, "quick", lambda s: replace(quick(s), width=8, hidden=32))
+        patch.setattr(FitSettings, "quick", lambda s: replace(quick(s), width=8, hidden=32))
         yield
 
 

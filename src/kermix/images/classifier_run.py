@@ -21,7 +21,7 @@ from kermix.data.images.labelled import (
     load_labelled,
 )
 from kermix.data.readers.common import counted
-from kermix.images.classifier_settings import ClassifierSettings, suited_settings
+from kermix.images.classifier_settings import suited_settings
 from kermix.images.classifier_training import (
     ClassifierEvaluation,
     ClassifierTask,
@@ -41,6 +41,7 @@ from kermix.runs.provenance import write_json
 from kermix.runs.run import Kind, Numbers, Outcome, Run, Start, equivalent_command
 from kermix.settings import check_name
 from kermix.training.loop import Row, Trainer
+from kermix.training.product_settings import IMAGES, ProductSettings
 
 __all__ = ["CLASSIFIER", "begin_classifier", "begin_classify", "classifier", "shape_of"]
 
@@ -51,7 +52,7 @@ def begin_classifier(
     folder: Path,
     source: str,
     images: Images,
-    settings: ClassifierSettings,
+    settings: ProductSettings,
     start: Start,
     options: Mapping[str, Any] | None = None,
 ) -> Run:
@@ -171,7 +172,7 @@ def _refusal(run: Run, question: str) -> str:
 
 
 CLASSIFIER = Kind(
-    CLASSIFY, ClassifierSettings, ("shape", "images", "classes"),
+    CLASSIFY, ProductSettings, ("shape", "images", "classes"),
     _dataset, _trainer, _shown, _finish, ("model",), _read_model, {}, _refusal, LABELLED_SETS,
     reported=("epoch", "step", "loss", "train_accuracy", "test_accuracy", "seconds"),
 )  # fmt: skip
@@ -209,7 +210,7 @@ def begin_classify(
 
     Args:
         data: Name of a set of images, or a folder.
-        settings: Settings of `kermix.images.classifier_settings.ClassifierSettings`;
+        settings: Settings of `kermix.training.product_settings.ProductSettings`;
             what is not given suits the images.
         folder: Where the run is to be; by default `runs/NAME-MODEL`.
         augment: Whether to shift training images.
@@ -242,11 +243,11 @@ def begin_classify(
 
 def _chosen(
     data: str, given: Mapping[str, Any], augment: bool, quick: bool, count: int, side: int
-) -> ClassifierSettings:
+) -> ProductSettings:
     """The settings of a run: what suits the images, but for what was given."""
     for name in given:
-        check_name(name, ClassifierSettings.names())
-    model = given.get("model", ClassifierSettings.model)
-    patch = given.get("patch", ClassifierSettings.patch)
+        check_name(name, ProductSettings.part(IMAGES).names)
+    model = given.get("model", ProductSettings.model)
+    patch = given.get("patch", ProductSettings.patch)
     base = suited_settings(data, model, patch, count, side, augment=augment)
     return replace(replace(base, **QUICK) if quick else base, **given)

@@ -1,244 +1,14 @@
-"""What a user can choose about a classifier: one frozen object, the same in Python and JSON.
+"""What serves known sets of images, as far as it was compared, and what suits others.
 
 A `preset` holds what was found for a known set, MNIST and CIFAR-10 among them.
 """
 
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from dataclasses import replace
+from typing import Any
 
-from kermix.errors import OptionError
-from kermix.settings import (
-    BATCH_SIZE,
-    LEARNING_RATE,
-    SEED,
-    WEIGHT_DECAY,
-    ProductPath,
-    Setting,
-    Settings,
-)
+from kermix.training.product_settings import NO_AUGMENTATION, NormReading, ProductSettings
 
-__all__ = [
-    "NO_AUGMENTATION",
-    "AugmentationSettings",
-    "ClassifierModel",
-    "ClassifierSettings",
-    "NormReading",
-    "as_written",
-    "preset",
-    "suited_settings",
-]
-
-NormReading: TypeAlias = Literal["element", "vector"]
-ClassifierModel: TypeAlias = Literal["gaussian-product", "cnn"]
-# Compared in results/table1-ablations.json.
-PEAK_RATES = {"gaussian-product": 0.02, "cnn": 0.005}
-
-
-SHIFT = Setting(
-    "Largest shift in pixels, in both directions; what comes in is a reflection.",
-    least=0,
-    rare=True,
-)
-
-
-@dataclass(frozen=True)
-class AugmentationSettings(Settings):
-    """What may happen to a training image. All zeros: nothing."""
-
-    flip: Annotated[
-        bool, Setting("Whether every second image is mirrored left to right.", rare=True)
-    ] = False
-    shift: Annotated[int, SHIFT] = 0
-    cutout: Annotated[
-        int,
-        Setting(
-            "Side of a square that is replaced by the mean colour of its image; 0 for none.",
-            least=0,
-            rare=True,
-        ),
-    ] = 0
-    rotation: Annotated[
-        float,
-        Setting(
-            "Largest rotation in degrees, of every second image: the others stay sharp.",
-            least=0,
-            rare=True,
-        ),
-    ] = 0.0
-    zoom: Annotated[
-        float,
-        Setting(
-            "Largest relative change of size of these images, such as 0.1.",
-            least=0,
-            below=1,
-            rare=True,
-        ),
-    ] = 0.0
-    colour: Annotated[
-        float,
-        Setting(
-            "Largest relative change of brightness, and of contrast, such as 0.2.",
-            least=0,
-            below=1,
-            rare=True,
-        ),
-    ] = 0.0
-    mix: Annotated[
-        float,
-        Setting(
-            "Share of the images that get a rectangle of another image, and of its label.",
-            least=0,
-            most=1,
-            rare=True,
-        ),
-    ] = 0.0
-
-
-@dataclass(frozen=True)
-class ClassifierSettings(AugmentationSettings):
-    """Settings of a classifier of images."""
-
-    what: ClassVar[str] = "Images"
-
-    model: Annotated[
-        ClassifierModel, Setting("gaussian-product, or cnn: a plain network for comparison.")
-    ] = "gaussian-product"
-    patch: Annotated[
-        int,
-        Setting("Side length of the patches in pixels, odd; 1 means single pixels.", least=1),
-    ] = 3
-    stride: Annotated[
-        int, Setting("Number of pixels from one patch to the next.", least=1, rare=True)
-    ] = 1
-    width: Annotated[
-        int, Setting("Number of features per position; 64 suit few images.", least=1)
-    ] = 256
-    depth: Annotated[
-        int, Setting("Number of Gaussian layers before the output; 3 suit few images.", least=1)
-    ] = 4
-    output_width: Annotated[
-        int, Setting("Number of Gaussians of the output.", least=1, rare=True)
-    ] = 512
-    anchors_at: Annotated[
-        tuple[int, ...], Setting("Layers with anchors for each position.", least=0, rare=True)
-    ] = ()
-    anchor_grid: Annotated[
-        int | None,
-        Setting(
-            "Number of rows and columns of the grid of the output's anchors.",
-            least=1,
-            unset="every position",
-            rare=True,
-        ),
-    ] = None
-    alpha: Annotated[
-        Literal["one", "each", "norm"],
-        Setting("What scales the output's exponent: one, each or norm.", rare=True),
-    ] = "norm"
-    whitening: Annotated[
-        float | None,
-        Setting(
-            "Regularization of the whitening of patches; none for no whitening.",
-            least=0,
-            rare=True,
-        ),
-    ] = 1e-3
-    data_anchors: Annotated[
-        bool, Setting("Whether the first layer starts from patches of the data.", rare=True)
-    ] = True
-    image_anchors: Annotated[
-        bool,
-        Setting("Whether the output starts from the features of training images.", rare=True),
-    ] = False
-    residual: Annotated[bool, Setting("Whether layers add to their input.", rare=True)] = False
-    raw_pixels: Annotated[
-        bool, Setting("Whether patches are read as they are, from 0 to 1.", rare=True)
-    ] = False
-    reading: Annotated[
-        NormReading,
-        Setting("How the norms of (26) and (27) are read: element or vector.", rare=True),
-    ] = "element"
-    score_bias: Annotated[
-        bool, Setting("Whether a constant is added to the scores.", rare=True)
-    ] = True
-    path: Annotated[
-        ProductPath,
-        Setting("How the Gaussian layers are computed: plain or fast.", rare=True),
-    ] = "fast"
-    epochs: Annotated[
-        int, Setting("Number of times that every image is seen.", least=1, of_training=True)
-    ] = 20
-    batch_size: Annotated[int, replace(BATCH_SIZE, least=2)] = 512
-    positions: Annotated[
-        float,
-        Setting(
-            "Share of the positions, drawn anew, that a training step looks at.",
-            above=0,
-            most=1,
-            rare=True,
-        ),
-    ] = 1.0
-    learning_rate: Annotated[float | None, LEARNING_RATE] = None
-    score_rate: Annotated[
-        float,
-        Setting(
-            "Learning rate of the output's A_F relative to that of the rest: a step of Adam "
-            "changes each weight alike, and a score is the sum of as many as there are Gaussians.",
-            above=0,
-            rare=True,
-        ),
-    ] = 1.0
-    warmup: Annotated[
-        float,
-        Setting("Share of the training in which the rate rises.", above=0, below=1, rare=True),
-    ] = 0.2
-    optimizer: Annotated[
-        Literal["adamw", "muon", "muon-anchors"],
-        Setting(
-            "adamw; muon for the matrices between layers, with AdamW for the rest; or "
-            "muon-anchors: the output's anchors are a matrix too.",
-            rare=True,
-        ),
-    ] = "adamw"
-    weight_decay: Annotated[float, replace(WEIGHT_DECAY, rare=True)] = 0.5
-    smoothing: Annotated[
-        float, Setting("Smoothing of the labels.", least=0, below=1, rare=True)
-    ] = 0.1
-    average: Annotated[
-        float,
-        Setting(
-            "Number of epochs over which the weights are averaged (a running mean); 0 for none.",
-            least=0,
-            rare=True,
-        ),
-    ] = 1.0
-    shift: Annotated[int, SHIFT] = 2
-    flip_at_test: Annotated[
-        bool,
-        Setting("Whether scores are averaged over the image and its mirror image.", rare=True),
-    ] = False
-    evaluate_every: Annotated[
-        int,
-        Setting(
-            "Number of epochs between two looks at the held-out images; 0: only at the end.",
-            least=0,
-            rare=True,
-        ),
-    ] = 1
-    seed: Annotated[int, SEED] = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.model == "cnn" and self.positions < 1:
-            raise OptionError("positions is for the Gaussian-product network; the CNN takes all.")
-        if self.model == "cnn" and self.score_rate != 1:
-            raise OptionError("score_rate is for the Gaussian-product network, not for the CNN.")
-
-    @property
-    def peak_rate(self) -> float:
-        """The learning rate that is used."""
-        return PEAK_RATES[self.model] if self.learning_rate is None else self.learning_rate
-
+__all__ = ["as_written", "preset", "suited_settings"]
 
 # What serves each set as far as it was compared (results/table1-ablations.json); a record holds
 # the settings that it had.
@@ -317,12 +87,9 @@ PLAIN_POSITIONS = 2**16  # in a step: for so few, torch's own operations are fas
 LARGE_SIDE = 48  # from twice this, patches are further apart than a pixel
 NUMBERS_IN_A_STEP = 2**28
 SLOWER_SCORES = 0.1  # of the rate of the rest: A_F sums over all Gaussians
-NO_AUGMENTATION = AugmentationSettings().as_json()
 
 
-def preset(
-    dataset: str, model: str, patch: int | None, augmented: bool = True
-) -> ClassifierSettings:
+def preset(dataset: str, model: str, patch: int | None, augmented: bool = True) -> ProductSettings:
     """The settings that were found for a set: those of the paper's table, with seed 0.
 
     Example:
@@ -342,12 +109,12 @@ def preset(
     else:
         options |= PLAIN.get(dataset, {}) | NO_AUGMENTATION
         options |= PLAIN_PATCHES.get(dataset, {}) if patch not in (None, 1) else {}
-    return ClassifierSettings(**options)
+    return ProductSettings(**options)
 
 
 def as_written(
     dataset: str, patch: int, reading: NormReading = "element", depth: int = 3
-) -> ClassifierSettings:
+) -> ProductSettings:
     """The classifier of Eqs. 25 to 27 as they are written, without augmentation.
 
     No batch normalization after positions meet, no whitening (pixels go from 0 to 1), anchors that
@@ -376,7 +143,7 @@ def as_written(
         **COMMON,
         **NO_AUGMENTATION,
     }
-    return ClassifierSettings(
+    return ProductSettings(
         patch=patch,
         reading=reading,
         depth=depth,
@@ -394,7 +161,7 @@ def as_written(
 
 def suited_settings(
     source: str, model: str, patch: int, count: int, side: int, *, augment: bool = True
-) -> ClassifierSettings:
+) -> ProductSettings:
     """What is used where nothing is said: the table's settings for its sets, else by size.
 
     Args:
@@ -422,9 +189,9 @@ def suited_settings(
             options["batch_size"] = min(512, max(16, count // 24))
             if options["batch_size"] * side**2 <= PLAIN_POSITIONS:
                 options["path"] = "plain"
-        base = ClassifierSettings(**(options if augment else options | NO_AUGMENTATION))
+        base = ProductSettings(**(options if augment else options | NO_AUGMENTATION))
         if model == "gaussian-product":
             positions = max(1, (side - patch) // base.stride + 1) ** 2
             most = NUMBERS_IN_A_STEP // (positions * max(base.width, base.output_width))
-            base = replace(base, batch_size=max(2, min(base.batch_size, most)))
+            base = replace(base, batch_size=max(2, min(base.batch_size or most, most)))
     return replace(base, evaluate_every=1)

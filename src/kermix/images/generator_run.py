@@ -18,7 +18,6 @@ from kermix.data.dataset import Dataset
 from kermix.data.sources import BUILT_IN, load
 from kermix.errors import OptionError, RunError
 from kermix.files import whole_file, write_array
-from kermix.images.generator_settings import ImageSettings
 from kermix.images.generator_training import ImageTask, build_image_model
 from kermix.images.image_generator import ImageModel, LabelledDraw
 from kermix.images.image_pages import ImageFindings, write_image_report
@@ -33,9 +32,10 @@ from kermix.training.checkpoints import (
     load_model,
     rebuilding,
 )
+from kermix.training.fit_settings import FitSettings
 from kermix.training.loop import Row, Trainer
 
-__all__ = ["ASKED", "GENERATOR", "begin_images", "suits_images"]
+__all__ = ["GENERATOR", "begin_images", "suits_images"]
 
 Labelled: TypeAlias = tuple[np.ndarray, np.ndarray | None]  # images and their classes
 MOMENTS = 8  # of training at which samples are shown
@@ -43,12 +43,6 @@ SHOWN = 80
 SAMPLES = 2000
 SMALLEST_SIDE = 16
 SMALLEST_CLASS = 2
-# Settings that `kermix fit` has options for.
-ASKED = (
-    "cost", "form", "model", "prior", "spaces", "code", "encoder_steps", "steps", "refine_steps",
-    "batch_size", "components", "covariance_type", "images_at_once", "variance", "kernel_variance",
-    "variance_factors", "debias", "learning_rate", "seed",
-)  # fmt: skip
 
 
 def suits_images(dataset: Dataset) -> bool:
@@ -65,7 +59,7 @@ def begin_images(
     folder: Path,
     source: str,
     dataset: Dataset,
-    settings: ImageSettings,
+    settings: FitSettings,
     start: Start,
     *,
     options: Mapping[str, Any] | None = None,
@@ -256,7 +250,7 @@ def _refusal(run: Run, question: str) -> str | None:
 
 
 GENERATOR = Kind(
-    IMAGES, ImageSettings, ("name", "image", "classes", "frequencies", "quick"),
+    IMAGES, FitSettings, ("name", "image", "classes", "frequencies", "quick"),
     _dataset, _trainer, _shown, _finish, ("last",), _read_model,
     {"sample": _sample, "write_samples": _write_samples}, _refusal, BUILT_IN,
     notes=_notes, on_report=_keep_moment,

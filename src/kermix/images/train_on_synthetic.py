@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kermix.distributed.ranks import Ranks
-from kermix.images.augmentation import Augmentation
+from kermix.images.augmentation import Augmentation, augmentation
 from kermix.images.image_quality import predict
 from kermix.networks.image_networks import (
     ImageClassifier,
@@ -21,7 +21,7 @@ from kermix.training.schedules import learning_rate
 
 __all__ = ["JudgeTask", "accuracy", "fit_classifier", "train_on_synthetic"]
 
-NO_AUGMENTATION = Augmentation()
+UNCHANGED = augmentation()
 
 
 class JudgeTask(Task):
@@ -111,7 +111,7 @@ def fit_classifier(
     *,
     batch_size: int = 256,
     learning_rate: float = 2e-3,
-    augmentation: Augmentation = NO_AUGMENTATION,
+    augmentation: Augmentation = UNCHANGED,
     generator: torch.Generator,
 ) -> nn.Module:
     """Train a classifier with AdamW, on the device of the images.

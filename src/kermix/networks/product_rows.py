@@ -10,7 +10,7 @@ Batch normalization of exponents, of which an exponential is taken: nothing may 
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from torch.nn import functional
 from kermix.checks import check_option, check_sizes
 from kermix.errors import OptionError, ShapeError
 from kermix.networks.product_layers import gaussian, normalized_gaussian
+from kermix.settings import ProductForm
 
 __all__ = [
     "FARTHEST_EXPONENT",
@@ -26,7 +27,6 @@ __all__ = [
     "BoundedNorm",
     "GaussianProduct",
     "Precision",
-    "ProductForm",
     "VariableLayer",
 ]
 
@@ -64,9 +64,8 @@ class BoundedNorm(nn.BatchNorm1d):
         return torch.addcmul(self.bias.view(shape), near, self.weight.view(shape))
 
 
-ProductForm: TypeAlias = Literal["variational", "product", "signed"]
 Precision: TypeAlias = Literal["one", "norm"]
-FORMS = ("variational", "product", "signed")
+FORMS = get_args(ProductForm)
 # Added to the variance of a Gaussian, which is 1/4 at most. A variable that is constant but for a
 # few rows would else be so magnified in these that every product is zero there.
 EPSILON = 1e-2

@@ -29,13 +29,13 @@ from kermix.data.images.labelled import load_labelled
 from kermix.data.sources import load
 from kermix.errors import ImageError, OptionError
 from kermix.evaluation.sample_distances import frechet_distance
-from kermix.images.generator_settings import ImageSettings
 from kermix.images.generator_training import ImageTask
 from kermix.images.image_quality import class_balance, neighbourhoods, predict
 from kermix.images.spaces import RandomFeatures
 from kermix.images.train_on_synthetic import accuracy, fit_classifier
 from kermix.networks.image_networks import PlainCNN
 from kermix.runs.provenance import environment, write_json
+from kermix.training.fit_settings import FitSettings
 from kermix.training.loop import Trainer
 
 __all__ = [
@@ -162,7 +162,7 @@ def train_image_cell(
     device: str = "auto",
 ) -> Cell:  # fmt: skip
     """Train one network from uniform noise to pixels, and measure it."""
-    settings = ImageSettings(
+    settings = FitSettings(
         cost=method,  # type: ignore[arg-type]
         form="data_fixed" if method == "matrix" else None,
         model="conv",
