@@ -23,10 +23,10 @@ from kermix.networks.product_binned import MOST_VALUES, ColumnBins, shrink_to_ra
 from kermix.networks.product_rows import GaussianProduct
 from kermix.networks.scaled import Scaler
 from kermix.settings import ProductForm
-from kermix.training.build import ROWS_TO_SPLIT
 from kermix.training.loop import gradients_on
 from kermix.training.product_settings import ProductSettings
 from kermix.training.product_training import FittedTable, fit_table
+from kermix.training.samples_task import held_out_rows
 
 __all__ = [
     "FOR_MORE_CLASSES",
@@ -199,7 +199,7 @@ class ProductEstimator(BaseEstimator):
         held_out = min(int(rows * SHARE_HELD_OUT), MOST_HELD_OUT)
         if share is not None:
             held_out = int(rows * share)
-        if rows < ROWS_TO_SPLIT or not held_out:
+        if not held_out_rows(rows) or not held_out:
             everything = torch.arange(rows)
             return [(everything, everything[:0])] * int(self.n_members)
         if rows - held_out < 2:

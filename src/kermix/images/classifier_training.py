@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from kermix.checks import rows_at_once
 from kermix.data.images.labelled import LabelledImages, check_same_shape
-from kermix.distributed.ranks import Ranks
+from kermix.distributed.processes import Ranks
 from kermix.errors import RunError
 from kermix.graphs import adam
 from kermix.images.augmentation import Augmentation
@@ -46,9 +46,8 @@ from kermix.training.checkpoints import (
     rebuilding,
     set_statistics,
 )
-from kermix.training.loop import Forward, Row, Task
+from kermix.training.loop import Forward, Row, Task, learning_rate
 from kermix.training.product_settings import ProductSettings
-from kermix.training.schedules import learning_rate
 
 __all__ = [
     "ClassifierEvaluation",

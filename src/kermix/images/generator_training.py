@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kermix.costs.baselines import energy_distance
-from kermix.distributed.ranks import Ranks
+from kermix.distributed.processes import Ranks
 from kermix.errors import OptionError, SampleError, ShapeError
 from kermix.images.image_generator import ImageModel, PixelGenerator, code_network
 from kermix.images.spaces import Space, make_space
@@ -31,10 +31,9 @@ from kermix.networks.image_networks import Autoencoder
 from kermix.networks.mixture_networks import Draw, MixtureTable, ProductMixture
 from kermix.networks.scaled import evaluating
 from kermix.training.fit_settings import CODED, FitSettings, SampleCost
-from kermix.training.loop import Forward, Row, Task
+from kermix.training.loop import Forward, Row, Task, learning_rate
 from kermix.training.mixture_em import em_pass, product_em_pass
-from kermix.training.objective import sample_loss
-from kermix.training.schedules import VarianceSchedule, automatic_variance, learning_rate
+from kermix.training.objective import VarianceSchedule, automatic_variance, sample_loss
 
 __all__ = ["ImageRows", "ImageTask", "View", "build_image_model", "cached_backward", "encode_all"]
 
