@@ -56,13 +56,14 @@ class Pair:
 class Privacy:
     """Distances to the closest training row: median and 5 % quantile, of samples and of new rows.
 
-    See `kermix.tables.model.closeness.closest_distances`; in a panel of entities the place, such
-    as the year, does not count.
+    They say how far is far. Whether samples are nearer than new rows are is the question of
+    `kermix.evaluate`, which looks for near copies. See
+    `kermix.tables.model.closeness.closest_distances`; in a panel of entities the place, such as
+    the year, does not count.
     """
 
     samples: tuple[float, float]
     held_out: tuple[float, float] | None
-    nearer_to_training: float | None  # than a held-out row is: how often; 1/2 if nothing is copied
 
 
 @dataclass(frozen=True)
@@ -253,11 +254,9 @@ def _privacy(
     places = _places(schema, fitted)
     to_training = closest_distances(schema, few, fitted[:AMONG], places)
     if len(held) < 2:
-        return Privacy(_spread(to_training), None, None)
+        return Privacy(_spread(to_training), None)
     of_held = closest_distances(schema, held[:NEAREST_ROWS], fitted[:AMONG], places)
-    apart = to_training[:, None] - of_held
-    nearer = float(((apart < 0) + 0.5 * (apart == 0)).mean())
-    return Privacy(_spread(to_training), _spread(of_held), nearer)
+    return Privacy(_spread(to_training), _spread(of_held))
 
 
 def _places(schema: Schema, rows: EncodedTable) -> tuple[str, ...]:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from kermix.data.readers.common import CsvForm, Reading, counted
 from kermix.data.readers.frames import Frame, as_frame, taken_rows
@@ -221,7 +220,7 @@ def _sample(
     """Rows of the model, in the caller's kind of table."""
     model = run.trained_model()
     away = _away(run, deduplicate, min_distance)
-    return model.sample(n, given=given, random_state=generator_of(model, seed), **away)
+    return model.sample(n, given=given, random_state=seed, **away)
 
 
 def _sample_parts(
@@ -356,7 +355,7 @@ def drawn_parts(model: Any, n: int, seed: int, blocks: int = 1, **options: Any) 
         blocks: How many of a network's blocks of rows are in a part.
         options: Further arguments of its `sample`.
     """
-    generator, size = generator_of(model, seed), ROWS_AT_ONCE
+    generator, size = model.generator(seed), ROWS_AT_ONCE
     made = {c.name: c.source(key_seed(generator)) for c in model.schema_.left_out
             if c.what == "key"}  # fmt: skip
     if not isinstance(model, TableMixture):
@@ -369,13 +368,6 @@ def drawn_parts(model: Any, n: int, seed: int, blocks: int = 1, **options: Any) 
             field = part.schema.field(place)
             part = part.set_column(place, field, source(rows).cast(field.type))
         yield part
-
-
-def generator_of(model: Any, seed: int) -> torch.Generator:
-    """The source of the random numbers of samples, where the model is."""
-    if isinstance(model, TableMixture):
-        return torch.Generator().manual_seed(seed)
-    return torch.Generator(model.network_.out.weight.device).manual_seed(seed)
 
 
 def _finish(run: Run, data: TableData, outcome: Outcome) -> Numbers:
