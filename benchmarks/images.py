@@ -30,11 +30,12 @@ from benchmarks.image_tools import Real, classifier_of, distances, encoder_of, r
 from benchmarks.images_page import sheet_name, write_images_page
 from benchmarks.quality import write_record
 from kermix.data.images.image_rows import STACKED, stacked_mnist
+from kermix.environment import environment, machine_name
 from kermix.errors import OptionError
+from kermix.files import write_json
 from kermix.images.image_quality import parzen, stacked_modes
 from kermix.images.train_on_synthetic import train_on_synthetic
 from kermix.pages.sheets import save_png, sheet
-from kermix.runs.provenance import environment, machine_name, write_json
 from kermix.training.fit_settings import FitSettings
 
 __all__ = ["METHODS", "SCALES", "SETTINGS", "TASKS", "join", "main", "run", "run_task"]

@@ -27,7 +27,8 @@ import zuko
 
 import kermix as km
 from kermix import fit_conditional
-from kermix.runs.provenance import environment, write_json
+from kermix.environment import environment
+from kermix.files import write_json
 
 RESULT = Path(__file__).resolve().parents[1] / "results" / "comparison.json"
 LIBRARIES = {"kermix": km, "geomloss": geomloss, "POT": ot, "zuko": zuko, "scikit-learn": sklearn}

@@ -137,14 +137,19 @@ if TYPE_CHECKING:
     from kermix.evaluation.sample_distances import frechet_distance, kernel_distance
     from kermix.evaluation.spectra import EXACT_UP_TO as spectra_EXACT_UP_TO
     from kermix.evaluation.spectra import Spectrum, number_interval
-    from kermix.explore.query_service import QueryService
-    from kermix.explore.scales import texts
+    from kermix.explore.query_service import QueryService, texts
     from kermix.explore.server import Address, Server, application, free_socket, server_of
     from kermix.explore.session import Explored, explorable, odd_rows
     from kermix.explore.watch import checked
-    from kermix.files import read_checksummed, whole_file, write_array, write_checksummed
+    from kermix.files import (
+        read_checksummed,
+        whole_file,
+        write_array,
+        write_checksummed,
+        write_json,
+    )
+    from kermix.fitting import open_run
     from kermix.fitting.fit import OF_TABLES, SETTINGS, begin_fit
-    from kermix.fitting.kinds import open_run
     from kermix.fitting.samples_run import begin_samples
     from kermix.graphs import ReplayedCalls, unchanged
     from kermix.images.augmentation import Augmentation, augmentation
@@ -254,7 +259,6 @@ if TYPE_CHECKING:
         next_free_folder,
         write_metrics,
     )
-    from kermix.runs.provenance import write_json
     from kermix.runs.run import Draw, Run, Start, equivalent_command
     from kermix.runs.train import Stopped, progress_bar
     from kermix.runs.train import complete as train_complete
@@ -334,11 +338,15 @@ if TYPE_CHECKING:
     )
     from kermix.tables.model.training_rows import OtherRows, RowStore, TableRows, table_split
     from kermix.tables.model.training_rows import split_rows as training_rows_split_rows
-    from kermix.tables.runs.conditionals import conditionals_of, strongest_pairs
     from kermix.tables.runs.run_pages import conditional_cards
     from kermix.tables.runs.table_fit import TABLE_SETTINGS, why_table_model
     from kermix.tables.runs.table_mixture import TableMixture, has_densities
-    from kermix.tables.runs.table_quality import grouped, judge_samples
+    from kermix.tables.runs.table_quality import (
+        conditionals_of,
+        grouped,
+        judge_samples,
+        strongest_pairs,
+    )
     from kermix.tables.runs.table_run import drawn_parts, model_so_far
     from kermix.tables.runs.target_fit import split_for_target
     from kermix.tables.runs.training_data import (

@@ -14,13 +14,12 @@ import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cache
 from types import NoneType
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, get_args, get_origin
 from typing import get_type_hints as hints_of
 
-from kermix.errors import OptionError
+from kermix.errors import OptionError, nearest
 
 __all__ = [
     "AVERAGE",
@@ -41,7 +40,6 @@ __all__ = [
     "Setting",
     "Settings",
     "check_name",
-    "nearest",
     "usual",
     "value_of",
 ]
@@ -336,20 +334,6 @@ def check_name(name: str, names: Iterable[str]) -> None:
     """Refuse the name of a setting that there is not."""
     if name not in names:
         raise OptionError(f"There is no setting {name!r}{nearest(name, sorted(names))}")
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """The end of a sentence about a name that is not there: those most like it, or all.
-
-    Example:
-        >>> nearest("Femal", ["Female", "Male"]), nearest("x", ["Female", "Male"])
-        ('; did you mean Female or Male?', '; there are Female, Male.')
-    """
-    lower = {n.lower(): n for n in names}
-    near = [lower[n] for n in get_close_matches(name.lower(), lower, 3, 0.6)]
-    if near:
-        return f"; did you mean {' or '.join(near)}?"
-    return f"; there are {', '.join(lower.values())}."
 
 
 def value_of(text: str) -> Any:

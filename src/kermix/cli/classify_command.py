@@ -224,7 +224,7 @@ def predict(
         )
     if out is not None:
         check_output(out, ".csv")
-    from kermix.fitting.kinds import open_run
+    from kermix.fitting import open_run
     from kermix.images.predictions import predictions
 
     check_kind(run, CLASSIFY)

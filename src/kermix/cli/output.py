@@ -21,14 +21,17 @@ from kermix.files import finite_json
 
 if TYPE_CHECKING:
     from kermix.pages.page import Page, Repeat
-    from kermix.runs.run import Shown
+    from kermix.runs.run import Run, Shown
 
 __all__ = [
     "DIFFERENT",
     "INTERRUPTED",
     "WORDS",
     "check_output",
+    "check_writable",
+    "counting",
     "end_stopped_run",
+    "notes_to",
     "parse_variances",
     "plain",
     "print_json",
@@ -37,8 +40,10 @@ __all__ = [
     "print_sentence",
     "print_table",
     "saved_page",
+    "say",
     "show_run",
     "split_names",
+    "written_path",
 ]
 
 WORDS = "kermix.words"  # where the context of a command has the words that were typed
@@ -175,8 +180,8 @@ def saved_page(
 
 def _repeat(context: typer.Context) -> "Repeat":
     """How a command is repeated."""
+    from kermix.environment import environment
     from kermix.pages.page import Repeat
-    from kermix.runs.provenance import environment
 
     made = {**environment(), "directory": str(Path.cwd())}
     command = shlex.join(["kermix", *context.meta[WORDS]])
@@ -226,3 +231,36 @@ def show_run(
     if table_below is not None:
         print_table(*table_below)
     console.print(f"report: [bold]{folder / 'report.html'}[/]", soft_wrap=True)
+
+
+def written_path(out: Path, run: "Run") -> Path:
+    """Where to write: a name without an ending gets that of the run's data."""
+    return out if out.suffix else out.with_name(out.name + run.config["form"])
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a table that cannot be written, before the work."""
+    from kermix.data.writing import WRITABLE
+
+    if not path.name.lower().endswith(WRITABLE):
+        raise OptionError(f"{path}: the name must end in one of {', '.join(WRITABLE)}.")
+    check_output(path)
+
+
+@contextmanager
+def counting(label: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar of rows on the terminal, beside what is printed for programs."""
+    from kermix.runs.train import progress_bar
+
+    with progress_bar(label, total, console=notes_to()) as (bar, task):
+        yield lambda rows: bar.advance(task, rows)
+
+
+def notes_to() -> Console:
+    """Where notes go: beside what is printed for programs."""
+    return Console(stderr=True)
+
+
+def say(text: str) -> None:
+    """A line for people."""
+    notes_to().print(plain(text), markup=False, highlight=False, soft_wrap=True)

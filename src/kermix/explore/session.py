@@ -19,10 +19,9 @@ from kermix.data.schema.columns import NumberColumn
 from kermix.data.schema.schema import Schema
 from kermix.data.writing import CsvText, spreadsheet_safe
 from kermix.errors import KermixError, OptionError, RunError, SchemaError
-from kermix.explore.query_service import Answering, QueryService
-from kermix.explore.scales import texts
+from kermix.explore.query_service import Answering, QueryService, texts
 from kermix.explore.watch import Fitting, Preview, checked, curve, history, saved_quality
-from kermix.fitting.kinds import open_run
+from kermix.fitting import open_run
 from kermix.runs.folder import FIT, TABLE, TARGET, is_held
 from kermix.runs.run import Run
 from kermix.tables.runs.table_mixture import TableMixture

@@ -25,9 +25,8 @@ import numpy as np
 from kermix.data.readers.frames import Frame, as_frame, taken_rows
 from kermix.data.schema.schema import EncodedTable
 from kermix.errors import KermixError
-from kermix.explore.query_service import Answering
-from kermix.explore.scales import texts
-from kermix.fitting.kinds import open_run
+from kermix.explore.query_service import Answering, texts
+from kermix.fitting import open_run
 from kermix.pages.charts import curves
 from kermix.pages.plot import Svg
 from kermix.runs.run import Run

@@ -26,7 +26,7 @@ from kermix.distributed.processes import check_ranks
 from kermix.environment import is_rank, world_of_environment
 from kermix.errors import OptionError
 from kermix.files import whole_file, write_array
-from kermix.fitting.kinds import open_run
+from kermix.fitting import open_run
 from kermix.fitting.samples_run import begin_samples
 from kermix.images.generator_run import begin_images, suits_images
 from kermix.runs.folder import check_new_folder, next_free_folder

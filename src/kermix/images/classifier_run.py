@@ -21,6 +21,7 @@ from kermix.data.images.labelled import (
     load_labelled,
 )
 from kermix.data.readers.common import counted
+from kermix.files import write_json
 from kermix.images.classifier_settings import suited_settings
 from kermix.images.classifier_training import (
     ClassifierEvaluation,
@@ -37,7 +38,6 @@ from kermix.runs.folder import (
     check_trained,
     next_free_folder,
 )
-from kermix.runs.provenance import write_json
 from kermix.runs.run import Kind, Numbers, Outcome, Run, Start, equivalent_command
 from kermix.settings import check_name
 from kermix.training.loop import Row, Trainer

@@ -14,12 +14,13 @@ import numpy as np
 import torch
 
 from kermix.data.images.labelled import LabelledImages
+from kermix.environment import environment
+from kermix.files import write_json
 from kermix.images.augmentation import Augmentation
 from kermix.images.classifier_settings import preset
 from kermix.images.classifier_training import ClassifierTask
 from kermix.paper.artefact import Claim
 from kermix.paper.verdicts import Spread, decided, differences, spread
-from kermix.runs.provenance import environment, write_json
 from kermix.training.loop import Trainer
 from kermix.training.product_settings import ProductSettings
 

@@ -27,8 +27,9 @@ import numpy as np
 
 from kermix.distributed.loss import Strategy
 from kermix.distributed.processes import make_fabric
-from kermix.environment import __version__, is_rank
+from kermix.environment import __version__, environment, is_rank
 from kermix.errors import OptionError, RunError
+from kermix.files import write_json
 from kermix.pages.page import Page, Repeat
 from kermix.runs.folder import (
     TABLE,
@@ -39,7 +40,6 @@ from kermix.runs.folder import (
     read_config,
     write_metrics,
 )
-from kermix.runs.provenance import environment, write_json
 from kermix.settings import Settings
 from kermix.training.checkpoints import check_declared, load_checkpoint, rebuilding
 from kermix.training.loop import Row, Trainer

@@ -1,17 +1,17 @@
 """Compare two data sets: one verdict, and on demand every cost with error bars and p-values."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypedDict, Unpack
+from typing import Literal, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
 from kermix.checks import check_count, check_option, with_options
 from kermix.data.readers.common import Reading
-from kermix.data.sources import Source, Sources, Table, read_sources
+from kermix.data.sources import Source, Table
 from kermix.errors import OptionError, TableError
 from kermix.kernels.gaussian import GaussianKernel, variance_grid
-from kermix.tables.compare.coincidence import repeats_beyond_coincidence
+from kermix.tables.compare.coincidence import read_once
 from kermix.tables.compare.column_changes import ComparedRows
 from kermix.tables.compare.cost_details import DetailsTask, standardized
 from kermix.tables.compare.result import Comparison
@@ -23,11 +23,9 @@ __all__ = [
     "AS_FOUND",
     "COUNTED_ONCE",
     "CompareOptions",
-    "CountedOnce",
     "ReadingOptions",
     "check_level",
     "compare",
-    "read_once",
     "reading_of",
 ]
 
@@ -213,28 +211,6 @@ def _check(options: CompareOptions, level: float, permutations: int | None) -> N
         raise OptionError(f"jackknife_groups={groups}:{of_groups.lower()}")
     if most is not None:
         check_count("max_points", most, least=2)
-
-
-class CountedOnce(NamedTuple):
-    """Two tables without rows that repeat others, how many were left out, and how many there were.
-
-    Kinds and scales of columns are of the rows that count: a key has each value once.
-    """
-
-    read: Sources
-    repeated: tuple[int, int]
-    sizes: tuple[int, int]
-
-
-def read_once(sources: Sequence[Any], reading: Reading, strict: bool = False) -> CountedOnce:
-    """Read two tables, in which rows that repeat others beyond coincidence count once."""
-    read = read_sources(sources, reading, strict)
-    sizes = len(read.tables[0]), len(read.tables[1])
-    again = repeats_beyond_coincidence(ComparedRows.of(read)).split(sizes)
-    repeated = int(again[0].sum()), int(again[1].sum())
-    if any(repeated):
-        read = read_sources(sources, reading, strict, without=again)
-    return CountedOnce(read, repeated, sizes)
 
 
 def _variances(v: Sequence[float] | float) -> tuple[float, ...]:

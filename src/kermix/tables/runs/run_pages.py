@@ -20,8 +20,7 @@ from kermix.tables.compare.column_charts import (
     tick_of,
 )
 from kermix.tables.compare.verdict import area_text
-from kermix.tables.runs.conditionals import Conditional
-from kermix.tables.runs.table_quality import TableQuality
+from kermix.tables.runs.table_quality import Conditional, TableQuality
 from kermix.tables.runs.target_quality import (
     ClassQuality,
     NumberQuality,

@@ -21,11 +21,10 @@ from kermix.data.readers.reading import read_frame
 from kermix.data.schema.keys import key_seed
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.data.writing import table_writer
-from kermix.errors import OptionError, SchemaError
+from kermix.errors import OptionError, SchemaError, nearest
+from kermix.files import write_json
 from kermix.runs.folder import TABLE, TARGET, check_data, check_trained
-from kermix.runs.provenance import write_json
 from kermix.runs.run import Draw, Kind, Numbers, OnRows, Outcome, Run
-from kermix.settings import nearest
 from kermix.tables.compare.verdict import area_text
 from kermix.tables.model.conditioning import given_cell, place_of
 from kermix.tables.model.distribution import ColumnDistribution
@@ -35,10 +34,9 @@ from kermix.tables.model.sampling import network_rows_at_once
 from kermix.tables.model.table_answers import TableAnswers
 from kermix.tables.model.table_settings import TableModelSettings
 from kermix.tables.model.table_training import TableModelTask
-from kermix.tables.runs.conditionals import conditionals_of
 from kermix.tables.runs.run_pages import write_table_report
 from kermix.tables.runs.table_mixture import TableMixture, rivals
-from kermix.tables.runs.table_quality import TableQuality, judge_samples
+from kermix.tables.runs.table_quality import TableQuality, conditionals_of, judge_samples
 from kermix.tables.runs.target_fit import (
     confusion_shown,
     finish_target,

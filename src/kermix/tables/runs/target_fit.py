@@ -17,7 +17,7 @@ from kermix.data.schema.columns import CategoryColumn, NumberColumn
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.data.schema.unmodelled import LeftOutColumn
 from kermix.errors import OptionError, SchemaError, TableError
-from kermix.runs.provenance import write_json
+from kermix.files import write_json
 from kermix.runs.run import Numbers, OnRows, Outcome, Run, Shown
 from kermix.tables.model.conditioning import nearest, never_seen, rows_of_zero_density
 from kermix.tables.runs.run_pages import write_target_report

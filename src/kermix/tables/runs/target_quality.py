@@ -8,7 +8,6 @@ import numpy as np
 from kermix.data.schema.columns import CategoryColumn
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.tables.model.distribution import ColumnDistribution
-from kermix.tables.runs.table_quality import tree_categories, tree_features
 
 __all__ = ["ClassQuality", "NumberQuality", "Predicted", "TargetQuality", "judge_target"]
 
@@ -221,3 +220,21 @@ def _tree_means(inputs: list[np.ndarray], known: np.ndarray, categories: list[bo
     trees = HistGradientBoostingRegressor(categorical_features=categories, early_stopping=False,
         random_state=0)  # fmt: skip
     return np.asarray(trees.fit(inputs[0][:TREE_ROWS], known[:TREE_ROWS]).predict(inputs[1]))
+
+
+def tree_categories(schema: Schema) -> list[bool]:
+    """Which modelled columns are categories to scikit-learn's trees, which take 255 values."""
+    return [isinstance(c, CategoryColumn) and c.code_count <= 255
+            for c in schema.modelled]  # fmt: skip
+
+
+def tree_features(schema: Schema, rows: EncodedTable) -> np.ndarray:  # (N, D)
+    """Rows as trees take them: codes of categories, places of numbers, gaps as NaN."""
+    found = rows.codes.astype(np.float64)
+    places = schema.positions(rows)
+    for q, k in enumerate(schema.number_columns):
+        found[:, k] = places[:, q]
+    for k, column in enumerate(schema.modelled):
+        if column.missing_code is not None:
+            found[rows.codes[:, k] == column.missing_code, k] = np.nan
+    return found
