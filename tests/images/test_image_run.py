@@ -94,8 +94,9 @@ def test_run_folder_of_images_holds_everything(fitted):
 
 def test_report_of_images_shows_what_matters(fitted, squares):
     page = (fitted / "report.html").read_text()
-    for text in ("No copies", "nearest training image", "Interpolation between noise vectors",
-                 "reconstruction", "one class a column (circle, square)",
+    for text in ("The nearest training images", "nearest training image to its right",
+                 "Interpolation between noise vectors", "reconstruction",
+                 "one class a column (circle, square)",
                  "at step 14"):  # fmt: skip
         assert text in page, text
     assert page.count("data:image/png;base64,") >= 9

@@ -6,6 +6,7 @@ the number of periods.
 
 import difflib
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Unpack
@@ -31,6 +32,8 @@ from kermix.two_sample.aggregate import shift_found
 from kermix.two_sample.permutation import permutations_for, smallest_pvalue
 
 __all__ = ["PERIOD_HEADS", "PeriodDrift", "PeriodVerdict", "drift_over_time", "holm"]
+
+EXAMPLE = re.compile(r" \([^)]*\)")
 
 PERIOD_HEADS = ("period", "rows", "verdict", "p", "AUC", "moved most")
 # Reasoned, no record.
@@ -276,7 +279,9 @@ def drift_over_time(
             max_points=max_points, seed=seed,
         )  # fmt: skip
         said = (n for n in result.reading_notes if not n.endswith((DRAWN, COUNTED_ONCE)))
-        notes |= dict.fromkeys(said)
+        # The same said of every period, each time with an example of its own, is said once.
+        before = {EXAMPLE.sub("", note) for note in notes}
+        notes |= dict.fromkeys(n for n in said if EXAMPLE.sub("", n) not in before)
         verdicts[table.name] = result.verdict
     judged = tuple(_judged(others, verdicts, level, limited))
     detectable = _detectable(enough, verdicts, level, periods.noun)
