@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     import kermix.images.generator_training as generator_training_module
     import kermix.kernels.means as means_module
     import kermix.kernels.means_triton as means_triton_module
-    import kermix.linalg.nuclear as nuclear_module
     import kermix.linalg.polar as polar_module
+    import kermix.linalg.range_finder as range_finder_module
     import kermix.mixtures.closed_forms as closed_forms_module
     import kermix.networks.product_layers as product_layers_module
     import kermix.networks.scaled as scaled_module
@@ -99,15 +99,21 @@ if TYPE_CHECKING:
         probe,
     )
     from kermix.data.images.image_folders import prepare_files
-    from kermix.data.images.image_rows import read_idx, read_image_folder, stacked_mnist
     from kermix.data.images.image_sets import CLASSES, is_idx, read_celeba
     from kermix.data.images.labelled import LabelledImages, load_labelled
+    from kermix.data.loading import (
+        BUILT_IN,
+        load,
+        read_idx,
+        read_image_folder,
+        stacked_mnist,
+    )
     from kermix.data.readers.common import GAPS, CsvForm, Reading
-    from kermix.data.readers.delimited import look_at_csv
+    from kermix.data.readers.dialect import look_at_csv, truth_words
     from kermix.data.readers.frames import as_frame
     from kermix.data.readers.number_forms import NumberForm, look_at_numbers
     from kermix.data.readers.reading import open_files, read_alike, read_frame
-    from kermix.data.readers.text_columns import truth_words
+    from kermix.data.schema.alignment import with_same_times
     from kermix.data.schema.columns import (
         CategoryColumn,
         NumberColumn,
@@ -119,14 +125,7 @@ if TYPE_CHECKING:
     from kermix.data.schema.monotone import MonotoneMap
     from kermix.data.schema.times import text_format
     from kermix.data.schema.unmodelled import LeftOutColumn
-    from kermix.data.sources import (
-        BUILT_IN,
-        common_columns,
-        load,
-        read_sources,
-        read_table,
-        with_same_times,
-    )
+    from kermix.data.sources import common_columns, read_sources, read_table
     from kermix.data.writing import csv_lines, filled_text, spreadsheet_safe, table_writer
     from kermix.distributed.loss import DistributedLoss
     from kermix.distributed.processes import Ranks, launch, make_fabric, shares, slice_of
@@ -191,7 +190,7 @@ if TYPE_CHECKING:
     from kermix.kernels.others import PointKernel, as_point_kernel
     from kermix.kernels.subsets import distinct_rows, symmetric_subset
     from kermix.linalg.cholesky import cholesky, leading_svd, ridged_factor, shrunk
-    from kermix.linalg.nuclear import SMALLEST_SKETCHED, chosen_method, low_rank_polar
+    from kermix.linalg.nuclear import chosen_method
     from kermix.linalg.polar import (
         ROUNDING_BESIDE_PROBES,
         Products,
@@ -230,6 +229,7 @@ if TYPE_CHECKING:
     )
     from kermix.networks.product_images import (
         GaussianProductClassifier,
+        ProductDesign,
         image_patches,
         whitening_map,
     )
@@ -241,7 +241,7 @@ if TYPE_CHECKING:
         gaussian_sums,
         mean_square,
     )
-    from kermix.networks.product_rows import FARTHEST_EXPONENT, FORMS, BoundedNorm, GaussianProduct
+    from kermix.networks.product_rows import FORMS, BoundedNorm, GaussianProduct
     from kermix.networks.scaled import ScaledModel, Scaler, column_moments, evaluating
     from kermix.pages.page import Page, Repeat, render
     from kermix.pages.sheets import save_png, sheet

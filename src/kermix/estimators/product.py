@@ -19,7 +19,7 @@ from torch import Tensor
 
 from kermix.checks import check_sizes, row_weights, seed_from
 from kermix.errors import OptionError, SampleError
-from kermix.networks.product_binned import MOST_VALUES, ColumnBins, shrink_to_rates
+from kermix.networks.product_binned import ColumnBins, shrink_to_rates
 from kermix.networks.product_rows import GaussianProduct
 from kermix.networks.scaled import Scaler
 from kermix.settings import ProductForm
@@ -52,7 +52,6 @@ SIZES = ("n_terms", "width", "depth", "n_members", "max_epochs", "n_iter_no_chan
 # Terms and epochs of a classifier where nothing is said: more classes need more of both, and the
 # trees of boosting, whose time is the measure, are as many as the classes, or one for two.
 FOR_TWO_CLASSES, FOR_MORE_CLASSES = (32, 30), (64, 50)
-VALUES_FOR_TWO_CLASSES = 64  # of a column
 PRECISIONS = (np.float64, np.float32)  # float32 stays: how far its numbers are rounded matters
 
 
@@ -153,7 +152,7 @@ class ProductEstimator(BaseEstimator):
         return fitted
 
     def _bins_of(self, scaled: Tensor, outputs: int, weights: Tensor | None) -> ColumnBins:
-        most = VALUES_FOR_TWO_CLASSES if outputs <= 2 else MOST_VALUES
+        most = 64 if outputs <= 2 else 128  # values of a column
         shares = None if weights is None else weights.double().numpy()
         return ColumnBins(scaled.double().numpy(), most, shares)
 

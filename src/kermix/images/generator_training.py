@@ -28,7 +28,7 @@ from kermix.images.image_generator import ImageModel, PixelGenerator, code_netwo
 from kermix.images.spaces import Space, make_space
 from kermix.networks.generators import make_prior
 from kermix.networks.image_networks import Autoencoder
-from kermix.networks.mixture_networks import Draw, MixtureTable, ProductMixture
+from kermix.networks.mixture_networks import MixtureTable, ProductMixture, WeightedPoints
 from kermix.networks.scaled import evaluating
 from kermix.training.fit_settings import CODED, FitSettings, SampleCost
 from kermix.training.loop import Forward, Row, Task, learning_rate
@@ -380,7 +380,7 @@ class ImageTask(Task):
 
         def cost(points: Tensor) -> Tensor:
             grouped = points.unflatten(0, (self.classes, self.per_class))
-            return self._cost(data, Draw(grouped, None), share)
+            return self._cost(data, WeightedPoints(grouped, None), share)
 
         return cached_backward(
             self.model.network, inputs, cost, images_at_once, self._fabric.backward
@@ -398,7 +398,7 @@ class ImageTask(Task):
         assert isinstance(network, MixtureTable)
         return em_pass(network, classes, floor)
 
-    def _cost(self, data: list[Tensor], draw: Draw, share: float) -> Tensor:  # ()
+    def _cost(self, data: list[Tensor], draw: WeightedPoints, share: float) -> Tensor:  # ()
         """The mean over spaces of the cost there."""
         points, weights = draw
         views = self._prepared()

@@ -26,7 +26,7 @@ from torch.nn import functional
 from kermix.costs.baselines import energy_distance
 from kermix.data.images.image_sets import celeba_folder
 from kermix.data.images.labelled import load_labelled
-from kermix.data.sources import load
+from kermix.data.loading import load
 from kermix.environment import environment
 from kermix.errors import ImageError, OptionError
 from kermix.evaluation.sample_distances import frechet_distance

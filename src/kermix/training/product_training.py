@@ -176,9 +176,7 @@ class TableTask(Task):
         made = GaussianProduct(
             columns if self._grid is None else [2] * columns,
             outputs,
-            terms=settings.terms,
-            width=settings.width,
-            depth=settings.depth,
+            sizes=[*[settings.width] * (settings.depth - 1), settings.terms],
             form=settings.form,
             precision="norm" if settings.form == "variational" else "one",
             members=self._train.shape[1],

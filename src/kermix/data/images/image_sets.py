@@ -31,8 +31,6 @@ from kermix.errors import ImageError, OptionError
 
 __all__ = [
     "CLASSES",
-    "CROP",
-    "SIZE",
     "Faces",
     "is_idx",
     "read_binary_archive",
@@ -191,8 +189,6 @@ PARTS = {"train": 0, "valid": 1, "test": 2}
 BY_HAND = (
     "It must be downloaded manually, because its authors ask every user to agree to its terms."
 )
-SIZE = 64
-CROP = 148  # of 178 x 218 pixels: the face, with little of what is behind it
 
 
 @dataclass(frozen=True)
@@ -223,8 +219,8 @@ def read_celeba(
     root: Path | None,
     part: Literal["train", "valid", "test"] = "train",
     *,
-    size: int = SIZE,
-    crop: int = CROP,
+    size: int | None = None,
+    crop: int = 148,
     cache: Path | None = None,
     workers: int | None = None,
 ) -> Faces:
@@ -233,8 +229,9 @@ def read_celeba(
     Args:
         root: The folder of the set, or one that holds it.
         part: As the list says; without it, "test" is a fifth of the pictures and "valid" empty.
-        size: Side of the images in pixels.
-        crop: Side of the square that is cut out before.
+        size: Side of the images in pixels; by default 64.
+        crop: Side of the square that is cut out before, of 178 x 218 pixels: by default the face,
+            with little of what is behind it.
         cache: Where decoded pictures are kept, see `kermix.data.images.image_cache.prepared`.
         workers: How many processes decode them, see
             `kermix.data.images.image_cache.decode_all`.
@@ -245,7 +242,8 @@ def read_celeba(
         raise ImageError(f"celeba: give its folder as data_root. {BY_HAND}")
     folder = celeba_folder(root)
     files, notes = _part(folder, part)
-    form = Form(3, size, size, crop)
+    side = 64 if size is None else size
+    form = Form(3, side, side, crop)
     found = prepare_files(f"celeba-{part}", folder, files, form=form, cache=cache, workers=workers)
     names, table = _attributes(folder, [files[i].name for i in found.labels])
     notes += (*found.notes, *damage_note("celeba", found))

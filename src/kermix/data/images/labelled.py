@@ -21,7 +21,7 @@ from kermix.data.images.image_folders import (
     prepare_files,
     read_class_folders,
 )
-from kermix.data.images.image_sets import SIZE, read_celeba, read_idx_array
+from kermix.data.images.image_sets import read_celeba, read_idx_array
 from kermix.errors import DownloadError, ImageError, MissingExtraError, OptionError, ShapeError
 
 __all__ = [
@@ -334,8 +334,7 @@ def _faces(
     attribute = source.partition(":")[2]
     if not attribute:
         raise OptionError(f"{source!r}: faces are labelled by an attribute, as in celeba:Smiling.")
-    side = SIZE if size is None else size
-    faces = read_celeba(data_root, split, size=side, cache=cache, workers=workers)
+    faces = read_celeba(data_root, split, size=size, cache=cache, workers=workers)
     classes = (f"not {attribute}", attribute)
     return LabelledImages(source, faces.images, faces.attribute(attribute), classes, faces.notes)
 

@@ -30,6 +30,8 @@ __all__ = [
     "TRUTHS",
     "CsvForm",
     "Reading",
+    "all_match",
+    "any_match",
     "check_expanded",
     "check_file",
     "counted",
@@ -65,9 +67,6 @@ READABLE = (
     *TEXT, ".parquet", ".feather", ".arrow", *JSON, ".xlsx", ".npy", ".npz", *DATABASES
 )  # fmt: skip
 READABLE_SHOWN = f"{', '.join(READABLE)}; text and JSON also with {', '.join(PACKED)}"
-LARGEST = 2**34  # bytes that a packed file may become: convention
-RATIO = 200  # and how many times its own size: what is packed in earnest has less, bombs have 1000
-SMALL = 2**26  # but this much in any case: convention
 # What a folder is read for; other files in it, such as a text beside the data, are passed over.
 IN_FOLDERS = (".parquet", ".csv", ".tsv", ".npy", ".feather", ".arrow", *JSON)
 IN_PARTS = (".npz", *DATABASES)  # files that hold several tables
@@ -158,6 +157,20 @@ def load_pyarrow() -> Any:
     return pyarrow
 
 
+def all_match(cells: Any, pattern: str) -> bool:
+    """Whether a regular expression is found in all cells that are not empty."""
+    from pyarrow import compute
+
+    return bool(compute.all(compute.match_substring_regex(cells, pattern), min_count=0).as_py())
+
+
+def any_match(cells: Any, pattern: str) -> bool:
+    """Whether a regular expression is found in one of the cells."""
+    from pyarrow import compute
+
+    return bool(compute.any(compute.match_substring_regex(cells, pattern)).as_py())
+
+
 @dataclass(frozen=True)
 class Reading:
     """The user's options for reading a table.
@@ -243,7 +256,7 @@ class CsvForm:
         line_end: Of each row.
         named: Whether the first line holds the names of columns.
         truths: What is written for no and for yes.
-        ways: How the cells of columns are written, by name, as `text_columns.cell_ways` finds it.
+        ways: How the cells of columns are written, by name, as `dialect.cell_ways` finds it.
     """
 
     delimiter: str = ","
@@ -363,9 +376,17 @@ def opened(address: str) -> Iterator[BinaryIO]:
         raise TableError(f"{address}: cannot be read ({_reason(error)}).") from None
 
 
-def most_bytes(size: int, small: int = SMALL) -> int:
-    """Bytes that a packed file of this size may become."""
-    return min(LARGEST, max(RATIO * size, small))
+def most_bytes(size: int, small: int = 2**26, ratio: int = 200, largest: int = 2**34) -> int:
+    """Bytes that a packed file may become.
+
+    Args:
+        size: Its bytes.
+        small: Bytes that any file may become: a convention.
+        ratio: How many times its size it may become: what is packed in earnest has less, and
+            bombs have 1000.
+        largest: The most that any file may become: a convention.
+    """
+    return min(largest, max(ratio * size, small))
 
 
 @contextmanager

@@ -41,6 +41,7 @@ from kermix.errors import MissingExtraError, SizeError, TableError
 
 __all__ = [
     "PART_BYTES",
+    "ROWS",
     "Batch",
     "FileLook",
     "Part",
@@ -53,7 +54,6 @@ __all__ = [
 
 ROWS = 65_536  # of a batch: convention
 PART_BYTES = 2**24  # of a file, that are a part: convention
-SMALL_PARQUET = 2**30  # bytes that it may have in any case; it is good at equal cells
 
 
 class Batch(NamedTuple):
@@ -121,6 +121,11 @@ class FileLook:
     notes: tuple[str, ...] = ()  # what was assumed
     faults: Mapping[str, str] = field(default_factory=dict, hash=False)  # of columns, in words
     explained: Mapping[str, str] = field(default_factory=dict, hash=False)  # why they are text
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The columns without numbers."""
+        return tuple(c for c in self.all_columns if c not in self.columns)
 
 
 def numeric_columns(schema: Any) -> tuple[str, ...]:
@@ -202,11 +207,14 @@ def _parquet(path: Path) -> Any:
         return without_index(file.read())
 
 
-def _check_announced(path: Path, file: Any) -> None:
-    """Refuse a Parquet file of few bytes that stand for very many equal cells."""
+def _check_announced(path: Path, file: Any, small: int = 2**30) -> None:
+    """Refuse a Parquet file of few bytes that stand for very many equal cells.
+
+    It may have a gigabyte in any case, as Parquet is good at equal cells.
+    """
     rows = file.metadata.num_rows
     total = sum(rows * _bytes_of(field.type) for field in file.schema_arrow)
-    limit = most_bytes(path.stat().st_size, SMALL_PARQUET)
+    limit = most_bytes(path.stat().st_size, small)
     if total > limit:
         raise SizeError(
             f"{path}: announces {rows} rows, at least {total >> 20} MiB, more than {limit >> 20} "
@@ -380,6 +388,19 @@ def _unpacked(path: Path, packed: str) -> bytes:
 
 def _excel(path: Path, sheet: str | None, notes: list[str]) -> Any:
     """A sheet; by default the one with most cells."""
+    sheets = _sheets(path, sheet)
+    filled = {name: sum(map(_filled, rows)) for name, rows in sheets.items()}
+    best = max(filled, key=filled.__getitem__)
+    if sum(count > 0 for count in filled.values()) > 1:
+        notes.append(
+            f"{path.name}: sheet {best!r} is read, which has most cells of "
+            f"{listed(map(repr, sheets))}; for another, use --sheet."
+        )
+    return _table_of(sheets[best], f"{path}, sheet {best!r}")
+
+
+def _sheets(path: Path, asked: str | None) -> dict[str, list[tuple[Any, ...]]]:
+    """The rows of all sheets that are not empty, or of the one that is asked for."""
     check_declared_size(path)
     try:
         import openpyxl
@@ -391,20 +412,12 @@ def _excel(path: Path, sheet: str | None, notes: list[str]) -> Any:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
         with closing(book):
             names = [s.title for s in book.worksheets]
-            asked = names if sheet is None else [name for name in names if name == sheet]
-            found = {name: _rows_of(book[name]) for name in asked}
+            found = {name: _rows_of(book[name]) for name in names if asked in (None, name)}
     except (ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
         raise TableError(f"{path}: not a readable Excel file ({one_line(error)}).") from None
     if not found:
-        raise TableError(f"{path}: has no sheet {sheet!r}; it has {listed(names)}.")
-    filled = {name: sum(map(_filled, rows)) for name, rows in found.items()}
-    best = max(filled, key=filled.__getitem__)
-    if sum(count > 0 for count in filled.values()) > 1:
-        notes.append(
-            f"{path.name}: sheet {best!r} is read, which has most cells of "
-            f"{listed(map(repr, names))}; for another, use --sheet."
-        )
-    return _table_of(found[best], f"{path}, sheet {best!r}")
+        raise TableError(f"{path}: has no sheet {asked!r}; it has {listed(names)}.")
+    return found
 
 
 def _rows_of(sheet: Any) -> list[tuple[Any, ...]]:
@@ -433,15 +446,15 @@ def _table_of(rows: list[tuple[Any, ...]], name: str) -> Any:
 def of_objects(cells: list[Any]) -> Any:
     """Python's objects as an Arrow array: of several types, as text."""
     arrow = load_pyarrow()
-    words = {c.strip() for c in cells if isinstance(c, str)}
-    if words and all(isinstance(c, str) or c is None for c in cells):
+    words = [c for c in cells if isinstance(c, str)]
+    if words and len(words) + cells.count(None) == len(cells):
         return read_words(arrow.array(cells, arrow.string()))
-    if words <= GAPS:
+    if GAPS.issuperset(map(str.strip, words)):
         cells = [None if isinstance(c, str) else c for c in cells]
     try:
         return arrow.array(cells)
     except (arrow.ArrowException, TypeError, ValueError, OverflowError):
-        return arrow.array([None if c is None else str(c) for c in cells], arrow.string())
+        return arrow.array([c if c is None else str(c) for c in cells], arrow.string())
 
 
 # --- Databases: a table of a file that DuckDB or SQLite has written.
@@ -453,17 +466,17 @@ def _database(path: Path, table: str | None) -> Iterator[Any]:
     yield from (_sqlite if light else _duckdb)(path, table)
 
 
-def _chosen_table(path: Path, names: Sequence[str], table: str | None) -> str:
-    """The name of a table, quoted; the only one if none is named."""
-    if table is None and len(names) == 1:
-        table = names[0]
-    if table is None or table not in names:
-        asked = f"say which: {path}:{names[0]}" if names else "there is none"
+def _chosen_part(path: Path, names: Sequence[str], asked: str | None, what: str) -> str:
+    """The name of a table or an array of a file; the only one if none is named."""
+    if asked is None and len(names) == 1:
+        return names[0]
+    if asked is None or asked not in names:
+        which = f"say which: {path}:{names[0]}" if names else "there is none"
         raise TableError(
-            f"{path} holds the tables {listed(names) if names else '(none)'}; "
-            f"{asked if table is None else f'{table!r} is not among them'}."
+            f"{path} holds the {what} {listed(names) if names else '(none)'}; "
+            f"{which if asked is None else f'{asked!r} is not among them'}."
         )
-    return _quoted(table)
+    return asked
 
 
 def _quoted(name: str) -> str:
@@ -481,7 +494,7 @@ def _duckdb(path: Path, table: str | None) -> Iterator[Any]:
     try:
         with duckdb.connect(str(path), read_only=True) as base:
             names = [row[0] for row in base.execute("SHOW TABLES").fetchall()]
-            chosen = _chosen_table(path, names, table)
+            chosen = _quoted(_chosen_part(path, names, table, "tables"))
             reader: Any = base.execute(f"SELECT * FROM {chosen}").to_arrow_reader(ROWS)
             yield reader.schema.empty_table()
             for batch in reader:
@@ -500,7 +513,7 @@ def _sqlite(path: Path, table: str | None) -> Iterator[Any]:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as base:
             found = base.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
             names = [row[0] for row in found if not row[0].startswith("sqlite_")]
-            chosen = _chosen_table(path, names, table)
+            chosen = _quoted(_chosen_part(path, names, table, "tables"))
             columns = [row[1] for row in base.execute(f"PRAGMA table_info({chosen})")]
             types = [_sqlite_type(base, chosen, name) for name in columns]
             schema = arrow.schema(list(zip(columns, types, strict=True)))
@@ -548,16 +561,11 @@ def _load_numpy(path: Path, array: str | None) -> np.ndarray:
     if isinstance(loaded, np.ndarray):
         return loaded
     with loaded:
-        if array is None and len(loaded.files) == 1:
-            array = loaded.files[0]
-        if array not in loaded.files:
-            asked = f"say which: {path}:{loaded.files[0]}" if loaded.files else "there is none"
-            asked = asked if array is None else f"{array!r} is not among them"
-            raise TableError(f"{path} holds the arrays {listed(loaded.files)}; {asked}.")
+        chosen = _chosen_part(path, loaded.files, array, "arrays")
         try:
-            return loaded[array]
+            return loaded[chosen]
         except (ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile) as error:
-            raise TableError(f"{path}, array {array}: {error}.") from None
+            raise TableError(f"{path}, array {chosen}: {error}.") from None
 
 
 def numbers_of(path: Path, array: str | None = None, missing: Sequence[str] = ()) -> np.ndarray:
