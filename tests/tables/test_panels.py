@@ -189,7 +189,7 @@ def test_a_fit_says_the_same_of_panels(split):
         return quality.privacy
 
     far = distances(new)
-    assert 0.9 < far.samples[0] / far.held_out[0] < 1.1
+    assert 0.75 < far.samples[0] / far.held_out[0] < 1.25
     near = distances(moved(training, 0.0005, 0.002))
     assert near.samples[0] < 0.5 * near.held_out[0]
 

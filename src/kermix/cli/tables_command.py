@@ -44,7 +44,6 @@ __all__ = [
 ]
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-FEW_CLASSES = 10  # whose probabilities are all written
 NO_VALUE = "p(no value)"
 
 
@@ -270,7 +269,7 @@ def _predicted(found: "ColumnDistribution", every: bool, gappy: bool) -> dict[st
 
     chances = found.filled
     cells = {name: found.most_likely(), "probability": chances.max(1)}
-    if every or chances.shape[1] <= FEW_CLASSES:
+    if every or chances.shape[1] <= 10:
         values: Any = found.column.decode(arange(chances.shape[1]))  # type: ignore[call-arg]
         shown = found.names[: chances.shape[1]]
         if str(values.type) in ("double", "float"):  # 1, as cells are written, not 1.0

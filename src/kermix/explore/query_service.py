@@ -28,15 +28,9 @@ __all__ = ["MOST_DRAWS", "MOST_SHOWN", "Answering", "QueryService", "texts"]
 MOST_DRAWS, MOST_SHOWN = 100_000, 100  # rows of a file, and of a table on the page
 INTERVAL = (0.05, 0.5, 0.95)
 LONGEST = 10_000  # letters of a value
-LARGEST_SEED = 2**31 - 1
-JUDGED, LARGE_SPREAD = 200, 0.3  # rows, and nats from which on a page says that order counts
 
 
 MOST_ATOMS, LEAST_OUTSIDE = 24, 0.02  # few values that hold nearly all rows are shown as bars
-MIDDLE = (0.005, 0.995)  # of what the model expects lies between the ends
-STEPS = 100  # of a slider
-FINE = 1001  # places at which a distribution is looked at for them
-FARTHEST = 4.5  # normal scores
 OTHER = "(other numbers)"
 
 
@@ -61,7 +55,7 @@ class Scale:
     bins: Bins | None = None
 
     @classmethod
-    def of(cls, alone: ColumnDistribution) -> "Scale":
+    def of(cls, alone: ColumnDistribution, middle: tuple[float, ...] = (0.005, 0.995)) -> "Scale":
         """The scale of a column whose distribution, given nothing, is `alone`."""
         column = alone.column
         if isinstance(column, CategoryColumn):
@@ -71,7 +65,7 @@ class Scale:
         outside = float(alone.filled[0, 0])
         if 0 < len(column.atoms) <= MOST_ATOMS and outside < LEAST_OUTSIDE:
             return cls(column, (*atom_texts(column), OTHER))
-        low, high = _quantiles(alone, MIDDLE)
+        low, high = _quantiles(alone, middle)
         return cls(column, (), Bins.between(low, high, _step(column)))
 
     def shares(self, found: ColumnDistribution) -> np.ndarray:  # (bars or intervals,)
@@ -125,26 +119,26 @@ def atom_texts(column: NumberColumn) -> list[str]:
     return [str(text) for text in texts(column.decode(codes, np.zeros(len(codes))))]
 
 
-def positions(alone: ColumnDistribution) -> list[str]:
+def positions(alone: ColumnDistribution, steps: int = 100) -> list[str]:
     """Values of a number for the positions of a slider: about as many rows between each two."""
     column = alone.column
     assert isinstance(column, NumberColumn)
-    shares = np.linspace(0, 1, STEPS + 1)
+    shares = np.linspace(0, 1, steps + 1)
     low, high = alone.ends()
     numbers = np.concatenate([low[:1], _quantiles(alone, shares[1:-1]), high[:1]])
     codes, scores = alone.coded(numbers)
     return list(dict.fromkeys(str(text) for text in texts(column.decode(codes, scores))))
 
 
-def _quantiles(alone: ColumnDistribution, shares: Any) -> np.ndarray:
+def _quantiles(alone: ColumnDistribution, shares: Any, farthest: float = 4.5) -> np.ndarray:
     """Quantiles in the column's own numbers, from one look at many places."""
     column = alone.column
     assert isinstance(column, NumberColumn)
     assert alone.means is not None
     assert alone.scales is not None
     means, scales = alone.means[0], alone.scales[0]
-    ends = float((means - FARTHEST * scales).min()), float((means + FARTHEST * scales).max())
-    places = column.map.inverse(np.linspace(*ends, FINE))
+    ends = float((means - farthest * scales).min()), float((means + farthest * scales).max())
+    places = column.map.inverse(np.linspace(*ends, 1001))
     places = np.unique(np.concatenate([places, column.atoms]).clip(column.low, column.high))
     upto = np.cumsum(alone.shares(np.concatenate([[-np.inf], places, [np.inf]]))[0])[:-1]
     found = places[np.searchsorted(upto, np.asarray(shares)).clip(max=len(places) - 1)]
@@ -221,7 +215,8 @@ class QueryService:
         columns = [self._described(name) for name in self.alone]
         left_out = [{"name": c.name, "kind": c.kind} for c in self.schema.left_out]
         spread = self.order_spread
-        told = {"order_spread": spread} if spread >= LARGE_SPREAD else {}
+        # Nats from which on the order counts: convention.
+        told = {"order_spread": spread} if spread >= 0.3 else {}
         return {"columns": columns, "left_out": left_out, **told}
 
     @cached_property
@@ -232,7 +227,7 @@ class QueryService:
         """
         if not isinstance(self.model, TableAnswers) or len(self.alone) < 2:
             return 0.0  # closed forms have no order
-        drawn = self.model.sample(JUDGED, random_state=0, frame="arrow")
+        drawn = self.model.sample(200, random_state=0, frame="arrow")
         found = self.model.order_spread(drawn)
         return found if math.isfinite(found) else 0.0
 
@@ -353,7 +348,7 @@ class QueryService:
             most: How many may be asked for.
             on_rows: As for `kermix.TableModel.sample`; who raises in it stops the work.
         """
-        for name, value, low, high in (("n", count, 1, most), ("seed", seed, 0, LARGEST_SEED)):
+        for name, value, low, high in (("n", count, 1, most), ("seed", seed, 0, 2**31 - 1)):
             if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
                 raise OptionError(f"{name}={value!r}: a whole number from {low} to {high:,}.")
         cells = self.typed(given)

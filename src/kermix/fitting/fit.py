@@ -52,7 +52,6 @@ __all__ = [
     "resume",
 ]
 
-SMALLEST_SIDE = 4
 FOR_ROWS, FOR_IMAGES = (FitSettings.part(family) for family in (ROWS, IMAGES))
 SETTINGS = {*FOR_ROWS.names, *FOR_IMAGES.names} | TABLE_SETTINGS
 OF_TABLES = TABLE_SETTINGS - {*FOR_ROWS.names}
@@ -72,14 +71,18 @@ def check_settings(settings: Mapping[str, Any], target: str | None) -> None:
     model = settings.get("model")
     if model is not None:
         check_option("model", model, MODELS)
-    mixed = sorted(set(settings) & OF_TABLES)
-    own = {name: value for name, value in settings.items() if name in TABLE_SETTINGS}
-    if mixed and model in (None, "table"):
+    if model == "table" or (model is None and set(settings) & OF_TABLES):
+        own = {name: value for name, value in settings.items() if name in TABLE_SETTINGS}
         table_settings(own, quick=False, target=None if target is None else 0)
-    elif mixed and (model not in get_args(ImageModelName) or set(mixed) - {*OF_IMAGES}):
+    elif mixed := sorted(set(settings) & (OF_TABLES - _of_model(model))):
         raise OptionError(f"{mixed[0]} is a setting of the table model (model='table').")
     if model not in ("codes", "code-mixture", "table"):
         _of_rows(settings)
+
+
+def _of_model(model: str | None) -> set[str]:
+    """Settings of images, where a model of these is named."""
+    return {*OF_IMAGES} if model in get_args(ImageModelName) else set()
 
 
 def _of_rows(settings: Mapping[str, Any]) -> FitSettings:
@@ -98,7 +101,7 @@ def row_settings(dataset: Dataset, settings: Mapping[str, Any], quick: bool) -> 
     chosen = _of_rows(settings)
     unsaid = "model" not in settings and not settings.get("refine_steps")
     if unsaid and dataset.image is not None and chosen.cost != "likelihood":
-        square = dataset.image[1] == dataset.image[2] >= SMALLEST_SIDE
+        square = dataset.image[1] == dataset.image[2] >= 4
         chosen = replace(chosen, model="small-conv" if square else "generator")
     return chosen.for_data(len(dataset.values)).quick() if quick else chosen
 
@@ -174,6 +177,10 @@ class Asked:
     def own(self) -> set[str]:
         """Settings that the table model alone has."""
         return set(self.settings) & OF_TABLES
+
+    def __post_init__(self) -> None:
+        if self.rows is not None and self.rows < 1:
+            raise OptionError(f"rows={self.rows}: must be at least 1.")
 
     def check_no_target(self) -> None:
         """Refuse a target, where another model than the table model was asked for."""
@@ -427,8 +434,6 @@ def begin_fit(
     """
     of_data = _popped(settings, OF_DATA)
     command = command or _equivalent(data, {**of_data, "quick": quick}, settings)
-    if (rows := of_data.get("rows")) is not None and rows < 1:
-        raise OptionError(f"rows={rows}: must be at least 1.")
     strategy = settings.pop("strategy", None)
     start = _started(command, strategy, _popped(settings, STARTED))
     look = _popped(settings, READING)

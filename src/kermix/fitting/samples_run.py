@@ -111,10 +111,6 @@ def of_rows(metric: str, split: Split) -> str:
     return f"held-out {metric}" if split.apart else f"{metric} of the rows fitted"
 
 
-SAMPLE_COUNT = 2500
-COMPARED = 2000
-
-
 def begin_samples(
     folder: Path,
     source: str,
@@ -260,7 +256,7 @@ def _finish(run: Run, data: Dataset, outcome: Outcome) -> Numbers:
     """Write samples, figure and report of the best model."""
     model, history = run.trained_model(), outcome.history
     generator = torch.Generator().manual_seed(run.settings.seed + 1)
-    samples = model.sample(SAMPLE_COUNT, generator)
+    samples = model.sample(2500, generator)
     write_array(run.folder / "samples.npy", samples.numpy())
     split = split_rows(data.values, run.settings.seed)
     quality = _quality(model, split, samples)
@@ -313,9 +309,11 @@ def _numbers(
     return rows
 
 
-def _quality(model: ScaledModel, split: Split, samples: Tensor) -> FitQuality:
+def _quality(
+    model: ScaledModel, split: Split, samples: Tensor, compared: int = 2000
+) -> FitQuality:
     """How good a model is on rows held out, or else on those fitted."""
-    held_out = split.held_out[:COMPARED]
+    held_out = split.held_out[:compared]
     nll = gaussian = None
     clear = False
     if model.is_mixture or model.is_continuous:
@@ -346,10 +344,6 @@ def _fingerprint(values: Tensor) -> str:
     digest = hashlib.sha256(str(tuple(values.shape)).encode())
     digest.update(values.contiguous().cpu().numpy().tobytes())
     return digest.hexdigest()[:16]
-
-
-SHOWN_POINTS, SHOWN_IMAGES = 2000, 48
-MANY_CENTRES = 500
 
 
 def write_fit_report(
@@ -400,7 +394,7 @@ def sample_charts(
     dataset: Dataset,
 ) -> list[Card]:
     """Data, samples and density, in the way that suits their dimension."""
-    few = min(SHOWN_POINTS, len(data), len(samples))  # as many of each
+    few = min(2000, len(data), len(samples))  # as many of each
     x, y = (rows[:few].detach().cpu().double() for rows in (data, samples))
     if dataset.image is not None:
         return [_sheet(rows, dataset.image, name) for rows, name in ((x, "Data"), (y, "Samples"))]
@@ -459,5 +453,5 @@ def _line(x: Tensor, y: Tensor, mixture: GaussianMixture, name: str) -> Card:
 
 
 def _sheet(rows: Tensor, image: tuple[int, int, int], name: str) -> Card:
-    shown = sheet(rows[:SHOWN_IMAGES].reshape(-1, *image), 8)
+    shown = sheet(rows[:48].reshape(-1, *image), 8)
     return Card(name, charts.picture(png_bytes(shown, max(1, 320 // shown.shape[1])), shown, name))

@@ -192,7 +192,6 @@ def _fingerprint(*sets: LabelledImages) -> str:
 
 
 QUICK: dict[str, Any] = {"width": 32, "depth": 2, "output_width": 96, "epochs": 5}
-SOME_IMAGES, SOME_SIDE = 1000, 32  # to check settings with, before any image is read
 
 
 def begin_classify(
@@ -222,7 +221,7 @@ def begin_classify(
     Returns:
         The run, and its training and test images.
     """
-    _chosen(data, settings, augment, quick, SOME_IMAGES, SOME_SIDE)
+    _chosen(data, settings, augment, quick, 1000, 32)
     if folder is not None:
         check_new_folder(folder)
     train, test = (

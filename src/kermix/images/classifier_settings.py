@@ -4,89 +4,72 @@ A `preset` holds what was found for a known set, MNIST and CIFAR-10 among them.
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from kermix.training.product_settings import NO_AUGMENTATION, NormReading, ProductSettings
 
 __all__ = ["as_written", "preset", "suited_settings"]
 
-# What serves each set as far as it was compared (results/table1-ablations.json); a record holds
-# the settings that it had.
-COMMON: dict[str, Any] = {"evaluate_every": 0}
-PRODUCT: dict[str, dict[str, Any]] = {
-    "mnist": {"stride": 2, "optimizer": "muon", "learning_rate": 0.01, "epochs": 25},
-    "cifar10": {
-        "stride": 2,
-        "optimizer": "muon",
-        "learning_rate": 0.01,
-        "anchor_grid": 8,
-        "output_width": 2048,
-        "epochs": 60,
-    },
-}
+
+class Rule(NamedTuple):
+    """Settings that serve some classifiers, which names say; what is not named is any."""
+
+    settings: dict[str, Any]
+    dataset: str | None = None
+    model: str | None = None
+    patches: tuple[int, ...] = ()
+    augmented: bool | None = None
+
+    def serves(self, dataset: str, model: str, patch: int | None, augmented: bool) -> bool:
+        """Whether a classifier is one of these."""
+        return (
+            self.dataset in (None, dataset)
+            and self.model in (None, model)
+            and (not self.patches or patch in self.patches)
+            and self.augmented in (None, augmented)
+        )
+
+
+PRODUCT, CNN = "gaussian-product", "cnn"
 # A pixel is one to three numbers: all depends on the output's anchors.
 PIXELS: dict[str, Any] = {
     "stride": 1, "width": 64, "batch_size": 256, "learning_rate": 0.02, "score_rate": 0.03,
     "epochs": 30,
 }  # fmt: skip
-BY_PATCH: dict[tuple[str, int], dict[str, Any]] = {
-    ("mnist", 1): {
-        **PIXELS,
-        "depth": 1,
-        "output_width": 1024,
-        "image_anchors": True,
-        "weight_decay": 0.1,
-    },
-    ("cifar10", 1): {**PIXELS, "depth": 2, "anchor_grid": 16, "weight_decay": 0.05},
+# What serves each set as far as it was compared (results/table1-ablations.json), a later rule
+# more than one before; a record holds the settings that it had.
+RULES = (
+    Rule({"evaluate_every": 0}),
+    Rule({"stride": 2, "optimizer": "muon", "learning_rate": 0.01, "epochs": 25},
+         "mnist", PRODUCT),
+    Rule({"stride": 2, "optimizer": "muon", "learning_rate": 0.01, "anchor_grid": 8,
+          "output_width": 2048, "epochs": 60}, "cifar10", PRODUCT),
+    Rule({**PIXELS, "depth": 1, "output_width": 1024, "image_anchors": True,
+          "weight_decay": 0.1}, "mnist", PRODUCT, (1,)),
+    Rule({**PIXELS, "depth": 2, "anchor_grid": 16, "weight_decay": 0.05},
+         "cifar10", PRODUCT, (1,)),
     # As many positions in a step as with stride 2, but all of them count in the end.
-    ("cifar10", 3): {"stride": 1, "positions": 0.25},
-}
-CNN: dict[str, dict[str, Any]] = {
-    "mnist": {"weight_decay": 0.05, "epochs": 8},
-    "cifar10": {"weight_decay": 0.05, "epochs": 70},
-}
-AUGMENTATION: dict[str, dict[str, Any]] = {
-    "mnist": {"shift": 2, "rotation": 10.0, "zoom": 0.1},
-    "cifar10": {"shift": 4, "flip": True, "flip_at_test": True, "colour": 0.2},
-    "digits": {"shift": 1},
-}
-OTHER_AUGMENTATION: dict[tuple[str, int | None], dict[str, Any]] = {
+    Rule({"stride": 1, "positions": 0.25}, "cifar10", PRODUCT, (3,)),
+    Rule({"weight_decay": 0.05, "epochs": 8}, "mnist", CNN),
+    Rule({"weight_decay": 0.05, "epochs": 70}, "cifar10", CNN),
+    Rule({"shift": 2, "rotation": 10.0, "zoom": 0.1}, "mnist", augmented=True),
+    Rule({"shift": 4, "flip": True, "flip_at_test": True, "colour": 0.2}, "cifar10",
+         augmented=True),
+    Rule({"shift": 1}, "digits", augmented=True),
     # Rotated images have grey pixels where the others have none, which a pixel's features see.
-    ("mnist", 1): {"shift": 1, "rotation": 0.0, "zoom": 0.0},
-    ("cifar10", 1): {"shift": 3, "colour": 0.0},
-    ("cifar10", 5): {"rotation": 10.0, "zoom": 0.15},
-    ("cifar10", 7): {"rotation": 10.0, "zoom": 0.15},
-    ("cifar10", None): {"cutout": 8, "colour": 0.0},
-}
-# The same images again and again are soon known by heart.
-PLAIN: dict[str, dict[str, Any]] = {"mnist": {"epochs": 10}, "cifar10": {"epochs": 15}}
-# Patches of which a part is left out in turn are not; single pixels are needed all.
-PLAIN_PATCHES: dict[str, dict[str, Any]] = {
-    "mnist": {"stride": 1, "positions": 0.25},
-    "cifar10": {"stride": 1, "positions": 0.1, "epochs": 30},
-}
-# How Eqs. 25 to 27 as written are trained.
-# Reasoned, no record; what they give is results/table1-as-written.json.
-WRITTEN: dict[str, dict[str, Any]] = {
-    "digits": {"epochs": 15, "batch_size": 64},
-    "mnist": {"epochs": 15, "batch_size": 256},
-    "cifar10": {"epochs": 20, "batch_size": 256},
-}
-# Sizes and steps at which the training accuracy of the paper's table is reached without them, or
-# (single pixels with vectors as anchors) comes nearest: results/table1-as-written.json.
-WRITTEN_CELLS: dict[tuple[str, str, int], dict[str, Any]] = {
-    ("cifar10", "element", 1): {"output_width": 512, "epochs": 30},
-    ("mnist", "element", 1): {"output_width": 512, "epochs": 30},
-    ("mnist", "vector", 1): {"output_width": 1024, "epochs": 40, "score_rate": 100.0},
-    ("mnist", "vector", 3): {"output_width": 512, "epochs": 30},
-    ("cifar10", "vector", 1): {"output_width": 1024, "epochs": 60},
-    **{("cifar10", "vector", p): {"output_width": 512, "epochs": 40} for p in (3, 5, 7)},
-}
-FEW_IMAGES, SMALL_SIDE = 20_000, 16
-PLAIN_POSITIONS = 2**16  # in a step: for so few, torch's own operations are faster on a CPU
-LARGE_SIDE = 48  # from twice this, patches are further apart than a pixel
-NUMBERS_IN_A_STEP = 2**28
-SLOWER_SCORES = 0.1  # of the rate of the rest: A_F sums over all Gaussians
+    Rule({"shift": 1, "rotation": 0.0, "zoom": 0.0}, "mnist", PRODUCT, (1,), augmented=True),
+    Rule({"shift": 3, "colour": 0.0}, "cifar10", PRODUCT, (1,), augmented=True),
+    Rule({"rotation": 10.0, "zoom": 0.15}, "cifar10", PRODUCT, (5, 7), augmented=True),
+    Rule({"cutout": 8, "colour": 0.0}, "cifar10", CNN, augmented=True),
+    # The same images again and again are soon known by heart.
+    Rule(NO_AUGMENTATION, augmented=False),
+    Rule({"epochs": 10}, "mnist", augmented=False),
+    Rule({"epochs": 15}, "cifar10", augmented=False),
+    # Patches of which a part is left out in turn are not; single pixels are needed all.
+    Rule({"stride": 1, "positions": 0.25}, "mnist", PRODUCT, (3, 5, 7), augmented=False),
+    Rule({"stride": 1, "positions": 0.1, "epochs": 30}, "cifar10", PRODUCT, (3, 5, 7),
+         augmented=False),
+)  # fmt: skip
 
 
 def preset(dataset: str, model: str, patch: int | None, augmented: bool = True) -> ProductSettings:
@@ -96,20 +79,29 @@ def preset(dataset: str, model: str, patch: int | None, augmented: bool = True) 
         >>> preset("mnist", "gaussian-product", 3).patch
         3
     """
-    options: dict[str, Any] = {**COMMON, "model": model}
-    if model == "cnn":
-        patch = None  # it has none, whatever was said
-        options |= CNN.get(dataset, {})
-    else:
-        assert patch is not None
-        options |= PRODUCT.get(dataset, {}) | {"patch": patch}
-        options |= BY_PATCH.get((dataset, patch), {})
-    if augmented:
-        options |= AUGMENTATION.get(dataset, {}) | OTHER_AUGMENTATION.get((dataset, patch), {})
-    else:
-        options |= PLAIN.get(dataset, {}) | NO_AUGMENTATION
-        options |= PLAIN_PATCHES.get(dataset, {}) if patch not in (None, 1) else {}
+    options: dict[str, Any] = {"model": model}
+    if model != CNN:  # which has no patches, whatever was said
+        options["patch"] = patch
+    for rule in RULES:
+        if rule.serves(dataset, model, patch, augmented):
+            options |= rule.settings
     return ProductSettings(**options)
+
+
+# How Eqs. 25 to 27 as written are trained, by sets, readings and patches: reasoned. Then sizes and
+# steps at which the training accuracy of the paper's table is reached without them, or (single
+# pixels with vectors as anchors) comes nearest: results/table1-as-written.json.
+BOTH, ANY = ("element", "vector"), ()
+WRITTEN: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[int, ...], dict[str, Any]], ...] = (
+    (("digits",), BOTH, ANY, {"epochs": 15, "batch_size": 64}),
+    (("mnist",), BOTH, ANY, {"epochs": 15, "batch_size": 256}),
+    (("cifar10",), BOTH, ANY, {"epochs": 20, "batch_size": 256}),
+    (("mnist", "cifar10"), ("element",), (1,), {"output_width": 512, "epochs": 30}),
+    (("mnist",), ("vector",), (1,), {"output_width": 1024, "epochs": 40, "score_rate": 100.0}),
+    (("mnist",), ("vector",), (3,), {"output_width": 512, "epochs": 30}),
+    (("cifar10",), ("vector",), (1,), {"output_width": 1024, "epochs": 60}),
+    (("cifar10",), ("vector",), (3, 5, 7), {"output_width": 512, "epochs": 40}),
+)
 
 
 def as_written(
@@ -138,11 +130,12 @@ def as_written(
         "output_width": 64 if vectors else 256,
         # Distances to vectors differ little between images at the start.
         "score_rate": 10.0 if vectors else 1.0,
-        **WRITTEN.get(dataset, {}),
-        **WRITTEN_CELLS.get((dataset, reading, patch), {}),
-        **COMMON,
+        "evaluate_every": 0,
         **NO_AUGMENTATION,
     }
+    for sets, ways, patches, settings in WRITTEN:
+        if dataset in sets and reading in ways and (not patches or patch in patches):
+            options |= settings
     return ProductSettings(
         patch=patch,
         reading=reading,
@@ -180,18 +173,21 @@ def suited_settings(
         base = preset(source, model, patch, augment)
     else:
         options: dict[str, Any] = {"model": model, "patch": patch}
-        options["shift"] = 2 if side > SMALL_SIDE else 1
+        options["shift"] = 2 if side > 16 else 1
         if model == "gaussian-product":
-            options |= {"stride": max(1, side // LARGE_SIDE), "score_rate": SLOWER_SCORES}
-        if count < FEW_IMAGES:
+            # From twice 48, patches are further apart than a pixel; A_F sums over all Gaussians.
+            options |= {"stride": max(1, side // 48), "score_rate": 0.1}
+        if count < 20_000:
             # Steps rather than epochs decide what is learned from few images.
             options |= {"width": 64, "depth": 3, "output_width": 192}
             options["batch_size"] = min(512, max(16, count // 24))
-            if options["batch_size"] * side**2 <= PLAIN_POSITIONS:
+            # For so few positions, torch's own operations are faster on a CPU.
+            if options["batch_size"] * side**2 <= 2**16:
                 options["path"] = "plain"
         base = ProductSettings(**(options if augment else options | NO_AUGMENTATION))
         if model == "gaussian-product":
             positions = max(1, (side - patch) // base.stride + 1) ** 2
-            most = NUMBERS_IN_A_STEP // (positions * max(base.width, base.output_width))
+            # So many numbers in a step: convention.
+            most = 2**28 // (positions * max(base.width, base.output_width))
             base = replace(base, batch_size=max(2, min(base.batch_size or most, most)))
     return replace(base, evaluate_every=1)

@@ -38,11 +38,8 @@ from kermix.training.samples_task import held_out_rows
 __all__ = ["GENERATOR", "begin_images", "suits_images"]
 
 Labelled: TypeAlias = tuple[np.ndarray, np.ndarray | None]  # images and their classes
-MOMENTS = 8  # of training at which samples are shown
 SHOWN = 80
-SAMPLES = 2000
 SMALLEST_SIDE = 16
-SMALLEST_CLASS = 2
 
 
 def suits_images(dataset: Dataset) -> bool:
@@ -156,12 +153,12 @@ def _keep_moment(run: Run, trainer: Trainer[ImageTask], row: Row) -> None:
     save_png(sheet(images), run.folder / "samples" / f"step-{trainer.step:06}.png", zoom=1)
 
 
-def _moments(trainer: Trainer[ImageTask]) -> set[int]:
+def _moments(trainer: Trainer[ImageTask], most: int = 8) -> set[int]:
     """Steps at which samples are shown: reports of the cost's stage, evenly apart."""
     every = trainer.reports_every
     steps = [*range(every, trainer.total, every), trainer.total]
     later = [step for step in steps if trainer.task.stage(step - 1)[0] > 0] or steps[-1:]
-    chosen = np.linspace(0, len(later) - 1, min(MOMENTS, len(later))).round().astype(int)
+    chosen = np.linspace(0, len(later) - 1, min(most, len(later))).round().astype(int)
     return {later[i] for i in chosen}
 
 
@@ -210,7 +207,7 @@ def _finish(run: Run, data: Dataset, outcome: Outcome) -> Numbers:
     assert outcome.trainer is not None
     trainer: Trainer[ImageTask] = outcome.trainer
     generator = torch.Generator(trainer.task.rows.device).manual_seed(run.settings.seed + 1)
-    drawn = trainer.model.sample(SAMPLES, generator)
+    drawn = trainer.model.sample(2000, generator)
     try:
         _write_labelled(run.folder / "samples.npz", drawn)
     except RunError as error:
@@ -264,7 +261,7 @@ def _columns(model: ImageModel, n: int) -> torch.Tensor | None:
     return torch.arange(n, device=model.frequencies.device) % min(10, model.classes)
 
 
-def _large_classes(dataset: Dataset) -> bool:
+def _large_classes(dataset: Dataset, smallest: int = 2) -> bool:
     """Whether labels serve as classes: stacked MNIST's thousand modes are to be found, not given.
 
     A class with fewer than two images cannot be told from its one image.
@@ -272,7 +269,7 @@ def _large_classes(dataset: Dataset) -> bool:
     labels = dataset.labels
     if labels is None or dataset.name == "stacked-mnist" or len(dataset.classes) < 2:
         return False
-    return bool((torch.bincount(labels, minlength=len(dataset.classes)) >= SMALLEST_CLASS).all())
+    return bool((torch.bincount(labels, minlength=len(dataset.classes)) >= smallest).all())
 
 
 def _frequencies(dataset: Dataset) -> list[float]:

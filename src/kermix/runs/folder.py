@@ -198,12 +198,11 @@ def write_metrics(
             writer.writerow({k: int(v) if k in WHOLE else v for k, v in row.items()})
 
 
-PATIENCE = 0.2  # seconds: a process that looks whether a run is held has it for a moment
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of some file systems
 
 
 @contextmanager
-def locked_run(folder: Path) -> Iterator[None]:
+def locked_run(folder: Path, patience: float = 0.2) -> Iterator[None]:
     """Hold a run folder alone; refused while another process, or this one, holds it.
 
     Example:
@@ -215,7 +214,7 @@ def locked_run(folder: Path) -> Iterator[None]:
         >>> folder.cleanup()
     """
     path = folder / "lock"
-    lock = FileLock(path, timeout=PATIENCE, fallback_to_soft=False)
+    lock = FileLock(path, timeout=patience, fallback_to_soft=False)
     try:
         lock.acquire()
     except Timeout:

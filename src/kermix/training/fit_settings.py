@@ -335,7 +335,7 @@ class FitSettings(Settings):
             raise OptionError("steps and refine_steps are both 0: there is nothing to train.")
 
     def _check_images(self) -> None:
-        """Refuse spaces that a model of images does not have, and sizes that are too small."""
+        """Refuse what a model of images cannot have: sizes that are too small, spaces."""
         for name, least in (("width", 8), ("batch_size", 2)):
             if getattr(self, name) < least:
                 raise OptionError(
@@ -345,6 +345,9 @@ class FitSettings(Settings):
             raise OptionError("components=None must be a whole number, at least 1.")
         if self.prior == "uniform" and self.states:
             raise OptionError(f"states={self.states} is for prior='hybrid'; the prior is uniform.")
+        self._check_spaces()
+
+    def _check_spaces(self) -> None:
         if not self.spaces:
             raise OptionError("spaces is empty: the cost needs at least one space.")
         if self.model == "code-mixture" and not self.codes_only:

@@ -42,9 +42,6 @@ __all__ = [
 ]
 
 GROUPS = 8  # of a column, where two are looked at together
-NEAREST_ROWS, AMONG = 500, 10_000
-CENTRES = 1000  # of the kernel density of one column
-SHOWN_PAIRS = 10
 
 
 @dataclass(frozen=True)
@@ -130,12 +127,10 @@ def judge_samples(
     """
     fitted = data[train]
     judged = data[np.sort(held) if len(held) else np.sort(train[: len(log_density)])]
-    usual = {c.name: c.kind for c in Schema.infer(tables[0]).columns}
-    chosen = {c.name: c.kind for c in schema.columns if c.kind != usual.get(c.name)}
-    rows = ComparedRows.of(read_once(tables, Reading(kinds=chosen)).read)
+    rows = _read_as(schema, tables)
     apart = classify(rows)
-    names = [name for name in rows.names if name in {c.name for c in schema.modelled}]
-    values = {name: rows.column(name) for name in names}
+    modelled = {column.name for column in schema.modelled}
+    values = {name: rows.column(name) for name in rows.names if name in modelled}
     pairs, floor = _pairs(values, rows.n)
     return TableQuality(
         log_density=float(log_density.mean()),
@@ -143,16 +138,30 @@ def judge_samples(
         references=tuple(_references(schema, fitted, judged)),
         auc=None if apart is None else apart.auc,
         interval=None if apart is None else apart.interval,
-        copies=float(copies(samples, fitted).mean()) if len(samples) else 0.0,
-        copies_held=float(copies(data[held], fitted).mean()) if len(held) else None,
+        copies=_copied(samples, fitted) or 0.0,
+        copies_held=_copied(data[held], fitted),
         privacy=_privacy(schema, samples, fitted, data[held]),
-        columns=tuple((name, difference_of(values[name], rows.n)) for name in names),
+        columns=tuple((n, difference_of(found, rows.n)) for n, found in values.items()),
         pairs=pairs,
         pair_floor=floor,
     )
 
 
-def _pairs(values: Mapping[str, ColumnValues], n: int) -> tuple[tuple[Pair, ...], float]:
+def _read_as(schema: Schema, tables: tuple[Any, Any]) -> ComparedRows:
+    """Two tables as `km.compare` reads them, with the kinds of columns that the run has."""
+    usual = {c.name: c.kind for c in Schema.infer(tables[0]).columns}
+    chosen = {c.name: c.kind for c in schema.columns if c.kind != usual.get(c.name)}
+    return ComparedRows.of(read_once(tables, Reading(kinds=chosen)).read)
+
+
+def _copied(rows: EncodedTable, fitted: EncodedTable) -> float | None:
+    """The share of rows that equal a training row; None of no rows."""
+    return float(copies(rows, fitted).mean()) if len(rows) else None
+
+
+def _pairs(
+    values: Mapping[str, ColumnValues], n: int, shown: int = 10
+) -> tuple[tuple[Pair, ...], float]:
     """The pairs of columns that differ most, and how much two halves of the data do."""
     half = np.random.default_rng(0).permutation(n)
     found: list[Pair] = []
@@ -160,9 +169,9 @@ def _pairs(values: Mapping[str, ColumnValues], n: int) -> tuple[tuple[Pair, ...]
     for one, two in combinations(values.values(), 2):
         groups = pair_groups(one, two)
         found.append(Pair(one.name, two.name, variation(groups, n)))
-        if len(floors) < SHOWN_PAIRS:
+        if len(floors) < shown:
             floors.append(variation(groups[half], n // 2))
-    worst = sorted(found, key=lambda pair: -pair.difference)[:SHOWN_PAIRS]
+    worst = sorted(found, key=lambda pair: -pair.difference)[:shown]
     return tuple(worst), float(np.mean(floors)) if floors else 0.0
 
 
@@ -200,14 +209,16 @@ def _references(
     return found
 
 
-def _independent(schema: Schema, fitted: EncodedTable, judged: EncodedTable) -> float:
+def _independent(
+    schema: Schema, fitted: EncodedTable, judged: EncodedTable, centers: int = 1000
+) -> float:
     """Frequencies of codes times a kernel density of scores, column by column."""
     total = schema.log_derivative(judged).sum(1)
     for k, column in enumerate(schema.modelled):
         counts = np.bincount(fitted.codes[:, k], minlength=column.code_count) + 0.5
         total = total + np.log(counts / counts.sum())[judged.codes[:, k]]
     for q, k in enumerate(schema.number_columns):
-        own = fitted.values[fitted.codes[:, k] == 0, q][:CENTRES]
+        own = fitted.values[fitted.codes[:, k] == 0, q][:centers]
         at = judged.codes[:, k] == 0
         if len(own) < 2:
             own = np.array([-1.0, 0.0, 1.0])  # scores are about standard normal
@@ -234,14 +245,19 @@ def _one_gaussian(
 
 
 def _privacy(
-    schema: Schema, samples: EncodedTable, fitted: EncodedTable, held: EncodedTable
+    schema: Schema,
+    samples: EncodedTable,
+    fitted: EncodedTable,
+    held: EncodedTable,
+    rows: int = 500,
+    among: int = 10_000,
 ) -> Privacy:
-    few = samples[:NEAREST_ROWS]
+    few = samples[:rows]
     places = _places(schema, fitted)
-    to_training = closest_distances(schema, few, fitted[:AMONG], places)
+    to_training = closest_distances(schema, few, fitted[:among], places)
     if len(held) < 2:
         return Privacy(_spread(to_training), None)
-    of_held = closest_distances(schema, held[:NEAREST_ROWS], fitted[:AMONG], places)
+    of_held = closest_distances(schema, held[:rows], fitted[:among], places)
     return Privacy(_spread(to_training), _spread(of_held))
 
 
@@ -264,8 +280,7 @@ def _spread(distances: np.ndarray) -> tuple[float, float]:
     return float(np.median(distances)), float(np.quantile(distances, 0.05))
 
 
-PAIRS, VALUES = 3, 3
-LEAST_ROWS, MOST_ROWS = 30, 200  # of a value of the other column: to show it, to ask about
+VALUES = 3
 
 
 class _Answers(Protocol):
@@ -293,7 +308,9 @@ class Conditional:
     model: np.ndarray
 
 
-def strongest_pairs(schema: Schema, data: EncodedTable) -> list[tuple[str, str]]:
+def strongest_pairs(
+    schema: Schema, data: EncodedTable, most_pairs: int = 3
+) -> list[tuple[str, str]]:
     """Columns that tell most about each other, as (given, asked for); none in more than two pairs.
 
     By the mutual information of at most 8 groups of each. Numbers are asked for rather than
@@ -314,7 +331,7 @@ def strongest_pairs(schema: Schema, data: EncodedTable) -> list[tuple[str, str]]
     found: list[tuple[str, str]] = []
     used: list[int] = []
     for a, b in sorted(told, key=lambda pair: -told[pair]):
-        if max(used.count(a), used.count(b)) < 2 and len(found) < PAIRS:
+        if max(used.count(a), used.count(b)) < 2 and len(found) < most_pairs:
             used += [a, b]
             given, asked = (b, a) if isinstance(columns[b], CategoryColumn) else (a, b)
             found.append((columns[given].name, columns[asked].name))
@@ -334,14 +351,14 @@ def _information(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def conditionals_of(
-    model: _Answers, schema: Schema, frame: Frame, data: EncodedTable
+    model: _Answers, schema: Schema, frame: Frame, data: EncodedTable, most_rows: int = 200
 ) -> list[list[Conditional]]:
     """For each of the strongest pairs, one column where the other has each of some values."""
     found = []
     for given, asked in strongest_pairs(schema, data):
         row = []
         for words, rows in _values(schema, data, given):
-            few = np.sort(np.random.default_rng(0).permutation(rows)[:MOST_ROWS])
+            few = np.sort(np.random.default_rng(0).permutation(rows)[:most_rows])
             known = taken_rows(frame, few)
             alone = Frame(known.kind, known.name, {given: known.columns[given]},
                           {given: known.types[given]}, known.rows)  # fmt: skip
@@ -352,7 +369,9 @@ def conditionals_of(
     return found
 
 
-def _values(schema: Schema, data: EncodedTable, name: str) -> list[tuple[str, np.ndarray]]:
+def _values(
+    schema: Schema, data: EncodedTable, name: str, least_rows: int = 30
+) -> list[tuple[str, np.ndarray]]:
     """Values of a column in words, and the rows that have them: frequent ones, or thirds."""
     found = encoded_values(schema, data, name)
     if found.codes is not None:
@@ -373,7 +392,7 @@ def _values(schema: Schema, data: EncodedTable, name: str) -> list[tuple[str, np
                 least, most = (f"{v:.4g}" for v in (values[rows].min(), values[rows].max()))
                 words = least if least == most else f"{least} to {most}"
                 groups.append((f"{name} = {words}", rows))
-    return [(w, np.flatnonzero(r)) for w, r in groups if r.sum() >= LEAST_ROWS]
+    return [(w, np.flatnonzero(r)) for w, r in groups if r.sum() >= least_rows]
 
 
 def _compared(

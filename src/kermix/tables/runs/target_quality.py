@@ -11,9 +11,8 @@ from kermix.tables.model.distribution import ColumnDistribution
 
 __all__ = ["ClassQuality", "NumberQuality", "Predicted", "TargetQuality", "judge_target"]
 
-LEAST_CHANCE = 1e-12  # a class that was held impossible costs no more than this
 SHARES = (0.5, 0.9, 0.95)  # of the intervals whose coverage is counted
-TREE_ROWS, TREE_CLASSES = 200_000, 20  # with more the trees would take longer than the model
+TREE_ROWS = 200_000  # with more the trees would take longer than the model
 TREES = "gradient-boosted trees"
 
 
@@ -170,8 +169,10 @@ def _classes(
     )  # fmt: skip
 
 
-def _class_numbers(chances: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
-    own = chances[np.arange(len(truth)), truth].clip(LEAST_CHANCE)
+def _class_numbers(
+    chances: np.ndarray, truth: np.ndarray, least_chance: float = 1e-12
+) -> tuple[float, float]:
+    own = chances[np.arange(len(truth)), truth].clip(least_chance)
     return float((chances.argmax(1) == truth).mean()), float(-np.log(own).mean())
 
 
@@ -200,11 +201,15 @@ def _number_numbers(found: np.ndarray, truth: np.ndarray) -> tuple[float, float]
 
 
 def _tree_chances(
-    inputs: list[np.ndarray], known: np.ndarray, categories: list[bool], count: int
+    inputs: list[np.ndarray],
+    known: np.ndarray,
+    categories: list[bool],
+    count: int,
+    most_classes: int = 20,
 ) -> np.ndarray | None:
     from sklearn.ensemble import HistGradientBoostingClassifier
 
-    if len(np.unique(known)) > TREE_CLASSES or not categories:
+    if len(np.unique(known)) > most_classes or not categories:
         return None
     trees = HistGradientBoostingClassifier(categorical_features=categories, early_stopping=False,
         random_state=0)  # fmt: skip
