@@ -17,6 +17,7 @@ from kermix.cli.options import (
 )
 from kermix.cli.output import DIFFERENT, print_sentence, print_table
 from kermix.data.readers.common import Reading
+from kermix.errors import OptionError
 
 __all__ = ["command"]
 
@@ -84,3 +85,5 @@ def command(
     answer.give(context, lambda: period_report(found, title), found.to_dict, show)
     if test.fail_if_different and found.different:
         raise typer.Exit(DIFFERENT)
+    if test.fail_if_different and found.doubtful:
+        raise OptionError(f"--fail-if-different needs a verdict. {found.sentence()}")

@@ -155,7 +155,9 @@ def compare(
     judge = None
     if permutations != 0:
         labelings = permutations_for(level) if permutations is None else permutations
-        judge = JudgementTask(rows, names, level, labelings, seed, counted.repeated)
+        judge = JudgementTask(
+            rows, names, level, labelings, seed, counted.repeated, counted.shared
+        )
     return Comparison(
         names=names,
         sizes=sizes,

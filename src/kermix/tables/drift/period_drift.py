@@ -49,24 +49,24 @@ class PeriodVerdict:
     Attributes:
         period: Its name.
         rows: Number of its rows.
-        different: Whether it differs at the level.
+        different: Whether it differs at the level. None: the p-value is at the level, but copies
+            of rows may be all that differs, as in `kermix.compare`.
         pvalue: P-value corrected for the number of periods (Holm); None if it has too few rows.
         own_pvalue: P-value of this period alone.
         effect: AUC of a classifier that separates its rows from the reference; 0.5 is chance.
         interval: 95 % confidence interval for the AUC.
-        columns: Columns that differ by themselves if the period does, most different first;
+        columns: Columns that differ by themselves if the period does or may, most different first;
             p-values corrected for the number of columns.
         too_few_rows: Whether there are too few rows for a small enough p-value.
         too_few_permutations: Whether there are too few permutations for one.
         repeated: How many of its rows repeat others of it, more often than coincidence explains;
             each counted once.
         repeated_in_reference: How many rows of the reference do, beside this period.
-        perhaps_copies: Whether copies of rows alone may be what differs, as in `kermix.compare`.
     """
 
     period: str
     rows: int
-    different: bool
+    different: bool | None
     pvalue: float | None
     own_pvalue: float | None
     effect: float | None
@@ -76,7 +76,6 @@ class PeriodVerdict:
     too_few_permutations: bool = False
     repeated: int = 0
     repeated_in_reference: int = 0
-    perhaps_copies: bool = False
 
     @property
     def answer(self) -> str:
@@ -85,7 +84,7 @@ class PeriodVerdict:
             return "too few rows"
         if self.too_few_permutations:
             return "too few permutations"
-        return "different" if self.different else "no difference"
+        return {True: "different", None: "may differ", False: "no difference"}[self.different]
 
 
 @dataclass(frozen=True)
@@ -114,6 +113,11 @@ class PeriodDrift:
     def different(self) -> tuple[PeriodVerdict, ...]:
         """The periods that differ."""
         return tuple(p for p in self.periods if p.different)
+
+    @property
+    def doubtful(self) -> tuple[PeriodVerdict, ...]:
+        """The periods that may differ, if copies of rows are not all that does."""
+        return tuple(p for p in self.periods if p.different is None)
 
     @property
     def moved(self) -> tuple[str, ...]:
@@ -152,16 +156,24 @@ class PeriodDrift:
             )
         else:
             answer = self._differing(judged) if self.different else self._alike(judged)
+            if self.doubtful:
+                answer = f"{answer} {self._of_doubtful()}"
         if not few:
             return answer
         have = "has" if few == 1 else "have"
         return f"{answer} {few} {self._plural(few)} {have} too few rows to say."
 
+    def _of_doubtful(self) -> str:
+        names = [p.period for p in self.doubtful]
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        return f"{', '.join(names[:SHOWN])}{more} may differ, if no row is a copy of another."
+
     def _alike(self, judged: Sequence[PeriodVerdict]) -> str:
         total = len(judged)
-        which = f"None of {total} {self._plural(total)} differs"
+        surely = " surely" if self.doubtful else ""
+        which = f"None of {total} {self._plural(total)}{surely} differs"
         if total == 1:
-            which = f"{judged[0].period} does not differ"
+            which = f"{judged[0].period} does not{surely} differ"
         shift = f"; {self.detectable}" if self.detectable else ""
         return f"{which} from {self.reference} at level {self.level:g}{shift}."
 
@@ -191,7 +203,7 @@ class PeriodDrift:
             if p.repeated:
                 names.insert(0, f"{p.repeated:,} repeated row{'s' * (p.repeated > 1)}")
             names += [f"{more} more"] * (more > 0)
-            if p.perhaps_copies:
+            if p.different is None:
                 names.insert(0, "perhaps only repeated rows")
             pvalue = "" if p.pvalue is None else f"{p.pvalue:.2g}"
             lines.append([p.period, f"{p.rows:,}", p.answer, pvalue, auc, ", ".join(names)])
@@ -331,11 +343,11 @@ def _judged(
             yield PeriodVerdict(table.name, table.rows, False, None, None, None, None, (), True)
             continue
         verdict, pvalue = verdicts[table.name], corrected[table.name]
-        different = pvalue <= level
+        different = pvalue <= level and (None if verdict.different is None else True)
         yield PeriodVerdict(
             table.name, table.rows, different, pvalue, verdict.pvalue, verdict.effect,
-            verdict.interval, verdict.different_columns if different else (), False, limited,
-            verdict.repeated[1], verdict.repeated[0], verdict.perhaps_copies,
+            verdict.interval, () if different is False else verdict.different_columns, False,
+            limited, verdict.repeated[1], verdict.repeated[0],
         )  # fmt: skip
 
 
