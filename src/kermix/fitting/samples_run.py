@@ -6,7 +6,6 @@ the data before believing its numbers.
 """
 
 import csv
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +29,8 @@ from kermix.pages import charts
 from kermix.pages.page import Card, save_charts
 from kermix.pages.plot import Axis, Plot
 from kermix.pages.sheets import grid_over, png_bytes, sheet
-from kermix.runs.folder import FIT, check_data
-from kermix.runs.run import Draw, Kind, Numbers, OnRows, Outcome, Run, Start, has_folder
+from kermix.runs.folder import FIT, check_data, digest_of
+from kermix.runs.run import Draw, Kind, Numbers, OnRows, Outcome, Run, Start
 from kermix.runs.train import stage_of
 from kermix.training.checkpoints import (
     check_declared,
@@ -120,23 +119,22 @@ def begin_samples(
     options: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
 ) -> Run:
-    """Begin a fit of rows in a folder that must not exist.
+    """Begin a fit of rows, as `Run.begin` does.
 
     Args:
-        folder: Where.
-        source: What the data are loaded from: a name or a path.
-        dataset: The data.
-        settings: What the user chose.
-        start: How the training is started.
-        options: Further arguments of `kermix.data.loading.load`: rows, data_root, size.
-        notes: What a user should know of the choice of the model.
+        folder: A new folder.
+        source: A name or a path, as in `kermix.data.loading.load`.
+        dataset: The rows.
+        settings: Before defaults are filled in for so many rows.
+        start: Devices, and the words of the command.
+        options: Of `load`, beside the source.
+        notes: On the choice of the model.
     """
     check_ranks(start.devices, start.nodes)
     split = split_rows(dataset.values, settings.seed)
     settings = settings.for_data(len(split.train))
     check_shares(settings, start.devices * start.nodes)
     _, variances = build_model(split.train, settings, dataset.image)
-    start.check_device()
     return Run.begin(
         SAMPLES,
         folder,
@@ -153,7 +151,6 @@ def begin_samples(
             "variance": {"start": variances.start, "end": variances.end},
             "ranks": start.ranks,
         },
-        writes=has_folder(start.devices, start.nodes),
     )
 
 
@@ -341,9 +338,7 @@ def _gaussian(split: Split, judged: Tensor) -> Tensor | None:
 
 
 def _fingerprint(values: Tensor) -> str:
-    digest = hashlib.sha256(str(tuple(values.shape)).encode())
-    digest.update(values.contiguous().cpu().numpy().tobytes())
-    return digest.hexdigest()[:16]
+    return digest_of((str(tuple(values.shape)), values.cpu().numpy()))
 
 
 def write_fit_report(

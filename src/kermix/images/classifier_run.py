@@ -4,7 +4,6 @@ Beside what every run has: `checkpoint/model` is what predicts, `result.json` ho
 confusion matrix, time and size.
 """
 
-import hashlib
 import statistics
 from collections.abc import Mapping
 from dataclasses import replace
@@ -36,6 +35,7 @@ from kermix.runs.folder import (
     check_data,
     check_new_folder,
     check_trained,
+    digest_of,
     next_free_folder,
 )
 from kermix.runs.run import Kind, Numbers, Outcome, Run, Start, equivalent_command
@@ -56,10 +56,9 @@ def begin_classifier(
     start: Start,
     options: Mapping[str, Any] | None = None,
 ) -> Run:
-    """Begin a run in a folder that must not exist, or refuse to before there is one."""
+    """Begin a classifier as `Run.begin` does, or refuse to before there is a folder."""
     train, test = images
     check_same_shape(train, test)
-    start.check_device()
     return Run.begin(
         CLASSIFIER,
         folder,
@@ -183,12 +182,10 @@ def _pixels(images: LabelledImages, device: torch.device) -> torch.Tensor:
 
 
 def _fingerprint(*sets: LabelledImages) -> str:
-    digest = hashlib.sha256()
-    for images in sets:
-        digest.update(str((images.images.shape, images.classes)).encode())
-        digest.update(np.ascontiguousarray(images.images).data)
-        digest.update(np.ascontiguousarray(images.labels).data)
-    return digest.hexdigest()[:16]
+    return digest_of(
+        part for images in sets
+        for part in (str((images.images.shape, images.classes)), images.images, images.labels)
+    )  # fmt: skip
 
 
 QUICK: dict[str, Any] = {"width": 32, "depth": 2, "output_width": 96, "epochs": 5}

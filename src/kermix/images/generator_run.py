@@ -4,9 +4,9 @@ Beside what every run has: `samples/` holds sheets of samples of the same noise 
 of training, `samples.npz` samples of the last model as bytes with their classes.
 """
 
-import hashlib
 import shlex
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,7 +22,7 @@ from kermix.images.generator_training import ImageTask, build_image_model
 from kermix.images.image_generator import ImageModel, LabelledDraw
 from kermix.images.image_pages import ImageFindings, write_image_report
 from kermix.pages.sheets import save_png, sheet
-from kermix.runs.folder import IMAGES, check_data
+from kermix.runs.folder import IMAGES, check_data, digest_of
 from kermix.runs.run import Draw, Kind, Numbers, OnRows, Outcome, Run, Start
 from kermix.runs.train import stage_of
 from kermix.training.checkpoints import (
@@ -62,23 +62,22 @@ def begin_images(
     options: Mapping[str, Any] | None = None,
     quick: bool = False,
 ) -> Run:
-    """Begin a fit of images in a folder that must not exist.
+    """Begin a fit of images, as `Run.begin` does; images that cannot be fitted are refused.
 
     Args:
-        folder: Where.
-        source: What the data are loaded from: a name or a path.
-        dataset: The data.
-        settings: What the user chose.
-        start: How the training is started.
-        options: Further arguments of `kermix.data.loading.load`: rows, data_root, size.
-        quick: Whether the settings are those of a quick look.
+        folder: A new folder.
+        source: A name or a path, as in `kermix.data.loading.load`.
+        dataset: The images.
+        settings: All that were chosen.
+        start: A device, and the words of the command.
+        options: Of `load`, beside the source.
+        quick: Whether it is a first look, as the page says.
     """
     if not suits_images(dataset):
         raise OptionError(
             f"{dataset.name}: fitting images needs square images of bytes, at least "
             f"{SMALLEST_SIDE} pixels wide; use --size to resize them."
         )
-    start.check_device()
     labelled = dataset.labels is not None and _large_classes(dataset)
     return Run.begin(
         GENERATOR,
@@ -279,10 +278,8 @@ def _frequencies(dataset: Dataset) -> list[float]:
 
 
 def _fingerprint(dataset: Dataset) -> str:
-    digest = hashlib.sha256(str((tuple(dataset.stored.shape), dataset.image)).encode())
-    images = rows_at_once(dataset.stored[0].numel())
-    for part in dataset.stored.split(images):  # which may be mapped from a large file
-        digest.update(np.ascontiguousarray(part.numpy()).data)
-    if dataset.labels is not None:
-        digest.update(dataset.labels.numpy().tobytes())
-    return digest.hexdigest()[:16]
+    stored, labels = dataset.stored, dataset.labels
+    some = rows_at_once(stored[0].numel())  # images may be mapped from a large file
+    images = (part.numpy() for part in stored.split(some))
+    known = () if labels is None else (labels.numpy(),)
+    return digest_of(chain((str((tuple(stored.shape), dataset.image)),), images, known))

@@ -6,21 +6,25 @@ any way, `kill -9` included, so that no lock outlives its holder; the file says 
 
 import csv
 import errno
+import hashlib
 import json
 import os
 import shlex
 import socket
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
 from kermix.data.readers.common import is_pattern, is_remote
 from kermix.errors import OptionError, RunError
 from kermix.files import whole_file
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = [
     "begin_folder",
@@ -29,6 +33,7 @@ __all__ = [
     "check_new_folder",
     "check_run",
     "check_trained",
+    "digest_of",
     "is_held",
     "kind_of_run",
     "lasting_source",
@@ -173,6 +178,17 @@ def check_data(folder: Path, config: dict[str, Any], fingerprint: str) -> None:
             f"{config['data']} has changed since the run in {folder} began; restore it, or start "
             "a new run."
         )
+
+
+def digest_of(parts: "Iterable[str | np.ndarray]") -> str:
+    """What tells whether data have changed: a digest of arrays, and of their shapes as text."""
+    import numpy as np
+
+    digest = hashlib.sha256()
+    for part in parts:
+        told = part.encode() if isinstance(part, str) else np.ascontiguousarray(part).tobytes()
+        digest.update(told)
+    return digest.hexdigest()[:16]
 
 
 def check_trained(folder: Path, checkpoint: Path) -> None:

@@ -218,9 +218,10 @@ class Run:
         *,
         options: Mapping[str, Any],
         facts: Mapping[str, Any],
-        writes: bool = True,
     ) -> "Run":
         """Make the folder, which must not exist, and note how to repeat the run.
+
+        Of many processes one does. A device that is not there is refused before.
 
         Args:
             kind: Which kind of run it is.
@@ -230,8 +231,9 @@ class Run:
             start: How the training is started.
             options: How the data are read: rows, data_root, size, where they are given.
             facts: What this kind of run notes of its data.
-            writes: Whether this process writes; one of many does.
         """
+        start.check_device()
+        writes = has_folder(start.devices, start.nodes)
         if writes:
             begin_folder(folder)
         in_memory = tuple(start.command[2:3]) == ("",)

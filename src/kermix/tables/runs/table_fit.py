@@ -324,7 +324,6 @@ class TableFit:
                 "notes": notes,
                 "ranks": start.ranks,
             },
-            writes=main,
         )
         if main:
             data.schema.save(folder / "schema.json")

@@ -4,7 +4,6 @@ Tables that memory does not hold are encoded to a file. One look through their f
 rows they have, and rows to learn a schema from.
 """
 
-import hashlib
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -36,6 +35,7 @@ from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.data.schema.unmodelled import LeftOutColumn
 from kermix.data.writing import WRITABLE, table_writer
 from kermix.errors import SchemaError, TableError
+from kermix.runs.folder import digest_of
 from kermix.runs.run import Run
 from kermix.tables.model.closeness import copies
 from kermix.tables.model.equal_columns import (
@@ -393,10 +393,7 @@ def keep_frame(frame: Frame, path: Path) -> None:
 
 def fingerprint(encoded: EncodedTable) -> str:
     """What tells whether a table has changed."""
-    digest = hashlib.sha256(str(encoded.codes.shape).encode())
-    for part in (encoded.codes, encoded.values):
-        digest.update(np.ascontiguousarray(part).tobytes())
-    return digest.hexdigest()[:16]
+    return digest_of((str(encoded.codes.shape), encoded.codes, encoded.values))
 
 
 ROWS, SOME = "rows.bin", "some-rows.parquet"  # all rows, encoded, and those that are judged
