@@ -286,7 +286,7 @@ if TYPE_CHECKING:
     from kermix.tables.compare.sketch_comparison import drift
     from kermix.tables.compare.verdict import auc_text
     from kermix.tables.drift.drift_page import period_report
-    from kermix.tables.drift.period_drift import PeriodDrift, PeriodVerdict, holm
+    from kermix.tables.drift.period_drift import PeriodDrift, PeriodVerdict, between, holm
     from kermix.tables.drift.periods import order_of_names, read_periods
     from kermix.tables.drift.run_length import Memories, _mean_run_length, _threshold
     from kermix.tables.drift.run_length import combined as run_length_combined
