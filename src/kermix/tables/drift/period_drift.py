@@ -6,7 +6,6 @@ the number of periods.
 
 import difflib
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeAlias, Unpack, get_args
@@ -34,12 +33,7 @@ from kermix.two_sample.permutation import permutations_for, smallest_pvalue
 
 __all__ = ["PERIOD_HEADS", "PeriodDrift", "PeriodVerdict", "between", "drift_over_time", "holm"]
 
-<<<<<<< HEAD
-EXAMPLE = re.compile(r" \([^)]*\)")
-
-=======
 Against: TypeAlias = Literal["first", "previous", "year"]
->>>>>>> main
 PERIOD_HEADS = ("period", "rows", "verdict", "p", "AUC", "moved most")
 # Reasoned, no record.
 FEW_ROWS = 5  # of a reference that tells nothing
@@ -349,18 +343,11 @@ def drift_over_time(
             first, table, kinds=known, level=level, permutations=permutations,
             max_points=max_points, seed=seed,
         )  # fmt: skip
-<<<<<<< HEAD
-        said = (n for n in result.reading_notes if not n.endswith((DRAWN, COUNTED_ONCE)))
-        # The same said of every period, each time with an example of its own, is said once.
-        before = {EXAMPLE.sub("", note) for note in notes}
-        notes |= dict.fromkeys(n for n in said if EXAMPLE.sub("", n) not in before)
-=======
         said = (
             note for note in result.reading_notes
             if not note.endswith((DRAWN, COUNTED_ONCE)) and not note.startswith(BOTH_HAVE)
         )  # fmt: skip
         notes |= dict.fromkeys(said)
->>>>>>> main
         verdicts[table.name] = result.verdict
     judged = between(tuple(_judged(pairs, verdicts, level, limited)), against, level)
     detectable = _detectable(enough, verdicts, level, periods.noun)
