@@ -39,6 +39,7 @@ __all__ = [
     "ProductPath",
     "Setting",
     "Settings",
+    "Strategy",
     "check_name",
     "usual",
     "value_of",
@@ -48,6 +49,7 @@ MatrixForm: TypeAlias = Literal["trace", "data_fixed", "logdet"]
 CovarianceType: TypeAlias = Literal["isotropic", "diagonal"]
 PriorName: TypeAlias = Literal["uniform", "gaussian", "hybrid"]
 ProductForm: TypeAlias = Literal["variational", "product", "signed"]
+Strategy: TypeAlias = Literal["auto", "gather", "shard", "moments"]  # of costs over processes
 ProductPath: TypeAlias = Literal["plain", "fast"]
 
 WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}

@@ -25,6 +25,7 @@ from kermix.images.generator_run import begin_images, suits_images
 from kermix.runs.folder import check_new_folder, next_free_folder
 from kermix.runs.run import KEPT, Run, Start, equivalent_command
 from kermix.runs.train import complete
+from kermix.settings import Strategy
 from kermix.tables.runs.table_fit import (
     CONTEST,
     READING,
@@ -76,7 +77,7 @@ def check_settings(settings: Mapping[str, Any], target: str | None) -> None:
         table_settings(own, quick=False, target=None if target is None else 0)
     elif mixed := sorted(set(settings) & (OF_TABLES - _of_model(model))):
         raise OptionError(f"{mixed[0]} is a setting of the table model (model='table').")
-    if model not in ("codes", "code-mixture", "table"):
+    if model not in ("codes", "code-mixture", "table") and set(settings) & {*FOR_ROWS.names}:
         _of_rows(settings)
 
 
@@ -324,7 +325,7 @@ def _loaded(source: str, asked: Asked) -> Dataset:
 
 OF_DATA = ("rows", "data_root", "size", "target", "from_disk")
 STARTED = ("device", "precision", "devices", "nodes")
-STRATEGIES = ("auto", "gather", "shard", "moments")
+STRATEGIES = get_args(Strategy)
 
 
 def fit(

@@ -25,7 +25,6 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from kermix.distributed.loss import Strategy
 from kermix.distributed.processes import make_fabric
 from kermix.environment import __version__, environment, is_rank
 from kermix.errors import OptionError, RunError
@@ -40,7 +39,7 @@ from kermix.runs.folder import (
     read_config,
     write_metrics,
 )
-from kermix.settings import Settings
+from kermix.settings import Settings, Strategy
 from kermix.training.checkpoints import check_declared, load_checkpoint, rebuilding
 from kermix.training.loop import Row, Trainer
 
