@@ -15,8 +15,7 @@ from kermix.data.images.labelled import LabelledImages, load_labelled
 from kermix.evaluation.sample_distances import frechet_distance
 from kermix.images.augmentation import augmentation
 from kermix.images.generator_training import ImageTask
-from kermix.images.image_quality import nearest, neighbourhoods
-from kermix.images.train_on_synthetic import accuracy, fit_classifier
+from kermix.images.image_quality import accuracy, fit_classifier, nearest, neighbourhoods
 from kermix.networks.image_networks import Autoencoder, PlainCNN
 from kermix.training.checkpoints import load_checkpoint, save_checkpoint
 from kermix.training.fit_settings import FitSettings

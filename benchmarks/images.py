@@ -33,8 +33,7 @@ from kermix.data.loading import stacked_mnist
 from kermix.environment import environment, machine_name
 from kermix.errors import OptionError
 from kermix.files import write_json
-from kermix.images.image_quality import parzen, stacked_modes
-from kermix.images.train_on_synthetic import train_on_synthetic
+from kermix.images.image_quality import parzen, stacked_modes, train_on_synthetic
 from kermix.pages.sheets import save_png, sheet
 from kermix.training.fit_settings import FitSettings
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import kermix.data.readers.common as common_module
     import kermix.data.readers.delimited as delimited_module
     import kermix.data.readers.formats as formats_module
+    import kermix.data.readers.parts as parts_module
     import kermix.data.writing as writing_module
     import kermix.distributed.processes as launch_module
     import kermix.estimators.product as product_module
@@ -168,15 +169,18 @@ if TYPE_CHECKING:
         build_image_model,
         cached_backward,
     )
-    from kermix.images.image_quality import class_balance, neighbourhoods, parzen, stacked_modes
-    from kermix.images.image_quality import nearest as image_quality_nearest
-    from kermix.images.spaces import SPACES, Pooled, RandomFeatures, make_space
-    from kermix.images.train_on_synthetic import (
+    from kermix.images.image_quality import (
         JudgeTask,
         accuracy,
+        class_balance,
         fit_classifier,
+        neighbourhoods,
+        parzen,
+        stacked_modes,
         train_on_synthetic,
     )
+    from kermix.images.image_quality import nearest as image_quality_nearest
+    from kermix.images.spaces import SPACES, Pooled, RandomFeatures, make_space
     from kermix.kernels.distances import Layout, attraction, squared_distances
     from kermix.kernels.gaussian import (
         MixedKernel,
@@ -266,8 +270,8 @@ if TYPE_CHECKING:
     from kermix.settings import value_of
     from kermix.sketches.accumulation import NystromSums, feature_sums
     from kermix.sketches.features import ColumnScale, NystromFeatures, fingerprint
-    from kermix.sketches.landmarks import BLOCK, random_pivots, recognized, row_keys
-    from kermix.sketches.principal import EXACT_UP_TO, PrincipalFeatures, principal_features
+    from kermix.sketches.kernel_features import EXACT_UP_TO, PrincipalFeatures, principal_features
+    from kermix.sketches.landmarks import random_pivots, recognized, row_keys
     from kermix.sketches.sketch import sample_moments
     from kermix.spectrum import unit_gaussians
     from kermix.tables.compare.coincidence import chance_of_equal_rows

@@ -176,7 +176,7 @@ def read_image_folder(
         files,
         [classes.index(name) for name in inner] if labelled else None,
         together=together,
-        size=size,
+        form=size,
         cache=cache,
         workers=workers,
     )

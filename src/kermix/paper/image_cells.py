@@ -32,9 +32,14 @@ from kermix.errors import ImageError, OptionError
 from kermix.evaluation.sample_distances import frechet_distance
 from kermix.files import write_json
 from kermix.images.generator_training import ImageTask
-from kermix.images.image_quality import class_balance, neighbourhoods, predict
+from kermix.images.image_quality import (
+    accuracy,
+    class_balance,
+    fit_classifier,
+    neighbourhoods,
+    predict,
+)
 from kermix.images.spaces import RandomFeatures
-from kermix.images.train_on_synthetic import accuracy, fit_classifier
 from kermix.networks.image_networks import PlainCNN
 from kermix.paper.generation import NOISE
 from kermix.training.fit_settings import FitSettings

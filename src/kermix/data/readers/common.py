@@ -7,15 +7,16 @@ of formats; help texts and errors are made from it.
 import codecs
 import glob
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypedDict
 
 from kermix.errors import MissingExtraError, OptionError, SizeError, TableError
 
 __all__ = [
+    "AS_FOUND",
     "DATABASES",
     "GAPS",
     "JSON",
@@ -30,6 +31,7 @@ __all__ = [
     "TRUTHS",
     "CsvForm",
     "Reading",
+    "ReadingOptions",
     "all_match",
     "any_match",
     "check_expanded",
@@ -47,6 +49,7 @@ __all__ = [
     "names_apart",
     "one_line",
     "opened",
+    "reading_of",
     "size_of",
     "split_part",
     "unpacking",
@@ -243,6 +246,43 @@ class Reading:
         if name in self.known_text:
             return "text"
         return self.kinds.get(name, "number" if name in self.known_numbers else None)
+
+
+class ReadingOptions(TypedDict, total=False):
+    """The keywords of a function that reads tables, which `reading_of` makes a `Reading` of."""
+
+    columns: Sequence[str] | None
+    exclude: Sequence[str]
+    kinds: Mapping[str, str] | None
+    delimiter: str | None
+    decimal: str | None
+    encoding: str | None
+    header: bool | None
+    missing: Sequence[str]
+    sheet: str | None
+
+
+AS_FOUND: ReadingOptions = {
+    "columns": None, "exclude": (), "kinds": None, "delimiter": None, "decimal": None,
+    "encoding": None, "header": None, "missing": (), "sheet": None,
+}  # fmt: skip
+
+
+def reading_of(options: ReadingOptions) -> Reading:
+    """How tables are read, by keywords."""
+    columns, kinds = options["columns"], dict(options["kinds"] or {})
+    return Reading(
+        None if columns is None else _names(columns), _names(options["exclude"]), kinds,
+        options["delimiter"], options["decimal"], options["encoding"], options["header"],
+        _names(options["missing"]), options["sheet"],
+    )  # fmt: skip
+
+
+def _names(given: Sequence[str]) -> tuple[str, ...]:
+    try:
+        return (given,) if isinstance(given, str) else tuple(given)
+    except TypeError:
+        raise TableError(f"columns={given!r} must be a list of names.") from None
 
 
 @dataclass(frozen=True)

@@ -70,22 +70,19 @@ def look_at_csv(
     reading = Reading() if reading is None else reading
     text, encoding = _decoded(head, name, reading.encoding)
     _check_text(text, name)
-    lines = _first_lines(text, whole)
-    delimiter = reading.delimiter or _delimiter(lines)
-    rows = _rows(lines, delimiter)
+    beginning = _first_lines(text, whole)
+    delimiter = reading.delimiter or _delimiter(beginning)
+    rows = _rows(beginning, delimiter)
     decimal = reading.decimal or _decimal(rows, delimiter)
-    header = Header(bool(reading.header), False)
-    if reading.header is None:
-        header = FirstLine.of(rows, decimal).judged()
+    header = _header(rows, decimal, reading.header)
     names = tuple(f"x{i}" for i in range(len(rows[0])))
     if header.named:
         names = _names(text, rows[0], delimiter, name)
     notes = (
         one_byte_note(name, encoding) if (reading.encoding, encoding) == (None, "latin-1") else "",
         _comma_note(name) if (reading.decimal, decimal) == (None, ",") else "",
-        header.note(name, rows[0]),
+        header.note(name, rows[0]) if header.doubted else "",
     )
-    encoding = _with_mark(encoding, head)
     form = CsvForm(delimiter, decimal, encoding, _line_end(text), header.named)
     return CsvLook(names, form, tuple(filter(None, notes)))
 
@@ -106,11 +103,6 @@ def _first_lines(text: str, whole: bool, most: int = 51) -> str:
     return "\n".join(line for line in lines[:most] if line)
 
 
-def _with_mark(encoding: str, head: bytes) -> str:
-    """The encoding, with the mark that a file in UTF-8 may begin with."""
-    return "utf-8-sig" if encoding == "utf-8" and head.startswith(codecs.BOM_UTF8) else encoding
-
-
 def _check_text(text: str, name: str) -> None:
     if not text:
         raise TableError(f"{name}: the file is empty.")
@@ -127,11 +119,13 @@ def _check_text(text: str, name: str) -> None:
 
 def _decoded(head: bytes, name: str, asked: str | None) -> tuple[str, str]:
     """The beginning as text, and its encoding: Latin-1, if it is no other."""
+    marked = head.startswith(codecs.BOM_UTF8)
     if asked is not None:
-        return _decoded_as(asked, head, name), asked
+        encoding = "utf-8-sig" if marked and asked == "utf-8" else asked
+        return _decoded_as(asked, head, name), encoding
     for mark, encoding in MARKS_OF_ENCODINGS.items():
         if head.startswith(mark):
-            return head.decode(encoding, errors="replace"), encoding.removesuffix("-sig")
+            return head.decode(encoding, errors="replace"), encoding
     try:
         return _decoded_as("utf-8", head, name), "utf-8"
     except TableError:
@@ -248,12 +242,22 @@ class Header(NamedTuple):
 
     def note(self, name: str, cells: Sequence[str]) -> str:
         """What to say of a file whose first line may be meant otherwise."""
-        if not self.doubted:
-            return ""
         shown = ", ".join(cells[:4]) + (", ..." if len(cells) > 4 else "")
         what = "column names; if it is data, use --no-header" if self.named else (
             "data; if it holds column names, use --header")  # fmt: skip
         return f"{name}: the first line, {shown}, is taken for {what}."
+
+
+def _header(rows: Sequence[Sequence[str]], decimal: str, asked: bool | None) -> Header:
+    """What the first of some rows holds, by the first of the rules that fits it, if not asked."""
+    if asked is not None:
+        return Header(asked, False)
+    cells = tuple("" if c.strip() in GAPS else c.strip() for c in rows[0])
+    below = [r for r in rows[1:] if len(r) == len(cells)]
+    line = FirstLine(cells, tuple(_filled_columns(below)), decimal, not below)
+    has_words = not _are_numbers([c for c in cells if c], decimal)
+    rules = LINES_WITH_WORDS if has_words else LINES_OF_NUMBERS
+    return next(header for _, fits, header in rules if fits(line))
 
 
 @dataclass(frozen=True)
@@ -271,19 +275,6 @@ class FirstLine:
     columns: tuple[list[str], ...]
     decimal: str
     alone: bool
-
-    @classmethod
-    def of(cls, rows: Sequence[Sequence[str]], decimal: str) -> "FirstLine":
-        """The first of some rows."""
-        cells = tuple("" if c.strip() in GAPS else c.strip() for c in rows[0])
-        below = [r for r in rows[1:] if len(r) == len(cells)]
-        return cls(cells, tuple(_filled_columns(below)), decimal, not below)
-
-    def judged(self) -> Header:
-        """What it holds, by the first of the rules that fits it."""
-        has_words = not _are_numbers([c for c in self.cells if c], self.decimal)
-        rules = LINES_WITH_WORDS if has_words else LINES_OF_NUMBERS
-        return next(header for _, fits, header in rules if fits(self))
 
     @property
     def _above(self) -> list[tuple[str, list[str]]]:
@@ -379,7 +370,7 @@ DATA, DATA_PERHAPS = Header(False, False), Header(False, True)
 LINES_WITH_WORDS: tuple[Rule, ...] = (  # the first that fits counts
     ("A date stands above dates.", lambda line: line.has_date_above_dates, DATA_PERHAPS),
     ("A word comes again below, and numbers stand above numbers.",
-     lambda line: line.has_word_again and len(line.numbers_above_numbers) > 0, DATA_PERHAPS),
+     lambda line: line.has_word_again and bool(line.numbers_above_numbers), DATA_PERHAPS),
     ("A fraction stands above numbers.", lambda line: line.has_fraction_above_numbers,
      NAMES_PERHAPS),
     ("Words are names.", lambda line: True, NAMES),
@@ -391,7 +382,7 @@ LINES_OF_NUMBERS: tuple[Rule, ...] = (
     ("0, 1, 2 stand above fractions.", lambda line: line.are_places and line.has_fractions_below,
      NAMES_PERHAPS),
     ("0, 1, 2 stand above other numbers.",
-     lambda line: line.are_places and line.is_wide and line.outside > 0, NAMES_PERHAPS),
+     lambda line: line.are_places and line.is_wide and bool(line.outside), NAMES_PERHAPS),
     ("0, 1, 2 stand above such numbers.", lambda line: line.are_places, DATA_PERHAPS),
     ("Years stand above years.", lambda line: line.are_years and line.is_above_years,
      DATA_PERHAPS),

@@ -18,9 +18,10 @@ from kermix.data.readers.common import (
     split_part,
 )
 from kermix.data.readers.delimited import CsvPart, csv_file, numeric_names, read_csv
-from kermix.data.readers.formats import FileLook, Part, look_at_file, numbers_of, read_whole
+from kermix.data.readers.formats import numbers_of, read_whole
 from kermix.data.readers.frames import Frame, as_frame, without_missing
 from kermix.data.readers.number_forms import without_marks
+from kermix.data.readers.parts import FileLook, Part, look_at_file
 from kermix.data.readers.text_columns import (
     CellType,
     ColumnJudge,

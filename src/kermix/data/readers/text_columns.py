@@ -22,6 +22,7 @@ from kermix.data.readers.common import (
     load_pyarrow,
 )
 from kermix.data.readers.frames import arrow_type
+from kermix.data.readers.number_forms import without_marks
 
 __all__ = [
     "CellType",
@@ -68,6 +69,16 @@ LADDER = {
     "timestamp[ns, tz=UTC]": ("timestamp[ns, tz=UTC]",),
 }
 NUMBERS = ("int64", "double")
+NOTES = {  # what is said of columns that look like others
+    "digits": "{file}: digits of {columns} are text, because of leading zeros or signs; for "
+    "numbers, use --kind {first}=number.",
+    "marks": "{file}: {shown} in {columns} means missing; if it is a value, use --kind "
+    "{first}=category.",
+    "groups": "{file}: {columns} has thousands separators, as in {shown}; if these are not "
+    "numbers, use --kind {first}=category.",
+    "NA": "{file}: NA in {columns} is a code like the others; if it means missing, use "
+    "--missing NA.",
+}
 NONE = frozenset[str]()
 
 
@@ -184,6 +195,7 @@ class ColumnJudge:
         self.kind = "string" if asked == "text" else "null"
         self.grouped: str | None = None  # a number with marks between thousands
         self.gaps: set[str] = set()
+        self._marks = sorted(GAPS if asked in (None, "number") else NULLS)  # that may be gaps
         self.has_nulls = self.trimmed = False
         self._digits, self._padded, self._phones = True, False, True
         self._cells = self._long = 0  # how many, and how many that 64 bits may not hold
@@ -212,7 +224,8 @@ class ColumnJudge:
         if self._fits(cells):
             return True
         plain = compute.utf8_trim_whitespace(cells)
-        gaps = _are_in(plain, self._gaps())
+        words = load_pyarrow().array(self._marks, "string")
+        gaps = compute.is_in(plain, value_set=words)
         rest = plain.filter(compute.invert(gaps))
         if len(rest) and not self._fits(rest):
             if self.kind != "null":  # the cells before were of another type
@@ -224,9 +237,6 @@ class ColumnJudge:
         self.trimmed = True
         self.gaps |= {*plain.filter(gaps).unique().to_pylist()}
         return True
-
-    def _gaps(self) -> frozenset[str]:
-        return GAPS if self.asked in (None, "number") else frozenset(NULLS)
 
     def _fits(self, cells: Any) -> bool:
         """Whether cells are of the type that those before had, or one that both have."""
@@ -278,7 +288,7 @@ class ColumnJudge:
         from pyarrow import compute
 
         plain = compute.utf8_trim_whitespace(words)
-        filled = compute.invert(_are_in(plain, GAPS))
+        filled = without_marks(plain).is_valid()
         words, plain = words.filter(filled), plain.filter(filled)
         numbers = compute.match_substring_regex(plain, PLAIN[self.decimal])
         self._words += len(words)
@@ -435,13 +445,18 @@ def decide(
     used = reading.used(judges)
     digits = [n for n in used if judges[n].is_code and n not in reading.kinds]
     typed = [n for n in used if types[n].arrow != "string"]
-    notes = [
-        _code_note(name, [n for n in digits if _repeats(some.column(n))]),
-        _gap_note(name, {n: types[n].gaps & {*MARKS} for n in typed}),
-        _group_note(name, {n: judges[n].grouped for n in typed}),
-        _na_note(name, [n for n in codes if n in used]),
-    ]
-    return types, [note for note in notes if note]
+    marked = {n: gaps for n in typed if (gaps := types[n].gaps & {*MARKS})}
+    grouped = {n: number for n in typed if (number := judges[n].grouped)}
+    shown = listed(map(repr, sorted(frozenset().union(*marked.values()))))
+    having = {
+        "digits": ([n for n in digits if _repeats(some.column(n))], ""),
+        "marks": (list(marked), shown),
+        "groups": (list(grouped), repr(next(iter(grouped.values()), ""))),
+        "NA": ([n for n in codes if n in used], ""),
+    }
+    notes = [NOTES[what].format(file=name, columns=listed(columns), first=columns[0], shown=cells)
+             for what, (columns, cells) in having.items() if columns]  # fmt: skip
+    return types, notes
 
 
 def _with_na_as_code(judges: Mapping[str, ColumnJudge]) -> list[str]:
@@ -450,30 +465,6 @@ def _with_na_as_code(judges: Mapping[str, ColumnJudge]) -> list[str]:
         if SPELLED_NA in judge.gaps or (judge.has_na and not judge.may_have_na):
             return []
     return [name for name, judge in judges.items() if judge.may_have_na]
-
-
-def _na_note(name: str, having: Sequence[str]) -> str:
-    return (
-        f"{name}: {SPELLED_NA} in {listed(having)} is a code like the others; if it means "
-        f"missing, use --missing {SPELLED_NA}."
-    ) if having else ""  # fmt: skip
-
-
-def _gap_note(name: str, marks: Mapping[str, frozenset[str]]) -> str:
-    having = [n for n in marks if marks[n]]
-    shown = listed(repr(m) for m in sorted({m for own in marks.values() for m in own}))
-    return (
-        f"{name}: {shown} in {listed(having)} means missing; if it is a value, use --kind "
-        f"{having[0]}=category."
-    ) if having else ""  # fmt: skip
-
-
-def _group_note(name: str, grouped: Mapping[str, str | None]) -> str:
-    having = [n for n in grouped if grouped[n]]
-    return (
-        f"{name}: {listed(having)} has thousands separators, as in {grouped[having[0]]!r}; if "
-        f"these are not numbers, use --kind {having[0]}=category."
-    ) if having else ""  # fmt: skip
 
 
 def alike(types: Sequence[CellType]) -> list[CellType]:
@@ -516,23 +507,10 @@ def read_words(text: Any) -> Any:
     return judge.type(judge.may_have_na).read(text)
 
 
-def _code_note(name: str, used: Sequence[str]) -> str:
-    return (
-        f"{name}: digits of {listed(used)} are text, because of leading zeros or signs; for "
-        f"numbers, use --kind {used[0]}=number."
-    ) if used else ""  # fmt: skip
-
-
 def _repeats(column: Any) -> bool:
     """Whether a column does not tell rows apart: of one that does, nobody wants to hear."""
     cells = column.drop_null()
     return len(cells) < 2 or len(cells.unique()) < len(cells)
-
-
-def _are_in(cells: Any, words: frozenset[str]) -> Any:
-    from pyarrow import compute
-
-    return compute.is_in(cells, value_set=load_pyarrow().array(sorted(words), "string"))
 
 
 def _first_with(cells: Any, mark: str) -> str:

@@ -35,13 +35,28 @@ __all__ = ["KeyMaker", "KeyPattern", "key_seed"]
 HEX = "0123456789abcdef"
 UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[1-8][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 DAY = r"((?:19|20)\d\d)([-/._]?)(0[1-9]|1[0-2])\2(0[1-9]|[12]\d|3[01])"
-SPLITS = (  # what is before the number that counts, the number, and what is after it
-    r"^(?P<before>(?s:.*?)(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01]))"
-    r"(?P<number>\d{1,10})(?P<after>\D*)$",
-    r"^(?P<before>(?s:.*?))(?P<number>\d{1,18})(?P<after>\D*)$",
-    r"^(?P<before>\D*)(?P<number>\d{1,18})(?P<after>(?s:.*))$",
-)
-DAYS_FIRST = 0  # which of them has a day before the number
+
+
+class Split(NamedTuple):
+    """Where an id is divided into what is before its number, the number, and what is after it."""
+
+    pattern: str
+    has_day: bool = False  # before the number, and in all ids
+
+    @property
+    def share(self) -> float:
+        """Of ids that have to be so."""
+        return 1.0 if self.has_day else COVERED
+
+
+SPLITS = (  # the first that tells ids apart counts
+    Split(
+        r"^(?P<before>(?s:.*?)(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01]))"
+        r"(?P<number>\d{1,10})(?P<after>\D*)$", has_day=True,
+    ),
+    Split(r"^(?P<before>(?s:.*?))(?P<number>\d{1,18})(?P<after>\D*)$"),
+    Split(r"^(?P<before>\D*)(?P<number>\d{1,18})(?P<after>(?s:.*))$"),
+)  # fmt: skip
 
 
 def key_seed(generator: torch.Generator) -> int:
@@ -133,7 +148,7 @@ class Serial:
         """The same, with the numbers of further ids."""
         from pyarrow import compute
 
-        found = compute.extract_regex(texts, SPLITS[self.split]).drop_null()
+        found = compute.extract_regex(texts, SPLITS[self.split].pattern).drop_null()
         rows = self.rows + len(texts)
         if not len(found):
             return replace(self, rows=rows)
@@ -322,8 +337,9 @@ def _serial(values: Any, even: bool) -> Serial | None:
 
 def _serial_of(split: int, values: Any, even: bool) -> Serial | None:
     """The same where a certain number is the one; None if it does not tell ids apart."""
-    parts = _split(values, SPLITS[split], 1.0 if split == DAYS_FIRST else COVERED)
-    if parts is None or (frames := _frames(parts, len(values), split == DAYS_FIRST)) is None:
+    way = SPLITS[split]
+    parts = _split(values, way)
+    if parts is None or (frames := _frames(parts, len(values), way.has_day)) is None:
         return None
     numbers = parts.number.cast("int64")
     different = len(numbers.unique())
@@ -370,12 +386,12 @@ class Frames(NamedTuple):
         return len(self.rows) > 1 and self.days is None
 
 
-def _split(values: Any, pattern: str, least: float) -> Parts | None:
-    """Ids divided at their number; None if less than a share of them have one."""
+def _split(values: Any, way: Split) -> Parts | None:
+    """Ids divided at their number; None if too few of them have one."""
     from pyarrow import compute
 
-    found = compute.extract_regex(values, pattern).drop_null()
-    if len(found) < least * len(values):
+    found = compute.extract_regex(values, way.pattern).drop_null()
+    if len(found) < way.share * len(values):
         return None
     return Parts(*(compute.struct_field(found, name) for name in Parts._fields))
 

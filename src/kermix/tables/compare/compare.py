@@ -1,15 +1,15 @@
 """Compare two data sets: one verdict, and on demand every cost with error bars and p-values."""
 
-from collections.abc import Mapping, Sequence
-from typing import Literal, TypedDict, Unpack
+from collections.abc import Sequence
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
 
 from kermix.checks import check_count, check_option, with_options
-from kermix.data.readers.common import Reading
+from kermix.data.readers.common import AS_FOUND, Reading, ReadingOptions, reading_of
 from kermix.data.sources import Source, Table
-from kermix.errors import OptionError, TableError
+from kermix.errors import OptionError
 from kermix.kernels.gaussian import GaussianKernel, variance_grid
 from kermix.tables.compare.coincidence import read_once
 from kermix.tables.compare.column_changes import ComparedRows
@@ -20,36 +20,13 @@ from kermix.tables.compare.verdict import JudgementTask
 from kermix.two_sample.permutation import own_generator, permutations_for
 
 __all__ = [
-    "AS_FOUND",
     "COUNTED_ONCE",
     "CompareOptions",
-    "ReadingOptions",
     "check_level",
     "compare",
-    "reading_of",
 ]
 
 COUNTED_ONCE = "more than coincidence explains; each counts once."
-
-
-class ReadingOptions(TypedDict, total=False):
-    """How tables are read, by whatever takes them."""
-
-    columns: Sequence[str] | None
-    exclude: Sequence[str]
-    kinds: Mapping[str, str] | None
-    delimiter: str | None
-    decimal: str | None
-    encoding: str | None
-    header: bool | None
-    missing: Sequence[str]
-    sheet: str | None
-
-
-AS_FOUND: ReadingOptions = {
-    "columns": None, "exclude": (), "kinds": None, "delimiter": None, "decimal": None,
-    "encoding": None, "header": None, "missing": (), "sheet": None,
-}  # fmt: skip
 
 
 class CompareOptions(ReadingOptions, total=False):
@@ -176,16 +153,6 @@ def compare(
     )  # fmt: skip
 
 
-def reading_of(options: ReadingOptions) -> Reading:
-    """How tables are read, from keywords."""
-    columns, kinds = options["columns"], dict(options["kinds"] or {})
-    return Reading(
-        None if columns is None else _names(columns), _names(options["exclude"]), kinds,
-        options["delimiter"], options["decimal"], options["encoding"], options["header"],
-        _names(options["missing"]), options["sheet"],
-    )  # fmt: skip
-
-
 def check_level(level: float) -> None:
     """Refuse what is no level of significance."""
     if not 0 < level < 1:
@@ -217,13 +184,6 @@ def _check(options: CompareOptions, level: float, permutations: int | None) -> N
 
 def _variances(v: Sequence[float] | float) -> tuple[float, ...]:
     return tuple(float(u) for u in GaussianKernel(v).v_p)
-
-
-def _names(given: Sequence[str]) -> tuple[str, ...]:
-    try:
-        return (given,) if isinstance(given, str) else tuple(given)
-    except TypeError:
-        raise TableError(f"columns={given!r} must be a list of names.") from None
 
 
 def _distinct(first: str, second: str) -> tuple[str, str]:

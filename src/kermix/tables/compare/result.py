@@ -12,7 +12,7 @@ from kermix.data.readers.common import counted
 from kermix.errors import OptionError
 from kermix.kernels.distances import Layout
 from kermix.kernels.gaussian import mixed_kernel
-from kermix.sketches.principal import principal_features
+from kermix.sketches.kernel_features import principal_features
 from kermix.tables.compare.column_changes import ComparedRows
 from kermix.tables.compare.verdict import Judgement, Verdict
 from kermix.two_sample.cost_statistics import bures_witness
