@@ -301,8 +301,6 @@ if TYPE_CHECKING:
     from kermix.tables.evaluate.sample_scores import number_of
     from kermix.tables.evaluate.table_scores import sdmetrics_scores, table_scores
     from kermix.tables.model.calibration import (
-        FARTHEST,
-        PULL,
         Crossing,
         calibrate,
         for_all_members,
@@ -331,6 +329,7 @@ if TYPE_CHECKING:
         lines_of_all,
     )
     from kermix.tables.model.network import ColumnParts, TableNetwork
+    from kermix.tables.model.repeated_values import RepeatedValues
     from kermix.tables.model.sampling import chain_log_density, draw_cells, orders_of
     from kermix.tables.model.sampling import complete as sampling_complete
     from kermix.tables.model.table_settings import TableModelSettings
