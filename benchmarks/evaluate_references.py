@@ -17,8 +17,7 @@ import torch
 
 import kermix as km
 from kermix.environment import environment, machine_name
-from kermix.evaluation.neighbours import neighbour_scores
-from kermix.evaluation.sample_distances import frechet_distance, kernel_distance
+from kermix.evaluation.sample_distances import frechet_distance, kernel_distance, neighbour_scores
 from kermix.files import write_json
 
 __all__ = ["compared"]

@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     import kermix.data.writing as writing_module
     import kermix.distributed.processes as launch_module
     import kermix.estimators.product as product_module
-    import kermix.evaluation.neighbours as neighbours_module
+    import kermix.evaluation.diversity as diversity_module
     import kermix.evaluation.sample_distances as sample_distances_module
-    import kermix.evaluation.spectra as spectra_module
     import kermix.explore.query_service as query_service_module
     import kermix.explore.watch as watch_module
     import kermix.graphs as graphs_module
@@ -40,6 +39,8 @@ if TYPE_CHECKING:
     import kermix.images.classifier_training as classifier_training_module
     import kermix.images.generator_run as generator_run_module
     import kermix.images.generator_training as generator_training_module
+    import kermix.kernels.gram as gram_module
+    import kermix.kernels.gram_triton as gram_triton_module
     import kermix.kernels.means as means_module
     import kermix.kernels.means_triton as means_triton_module
     import kermix.linalg.polar as polar_module
@@ -132,9 +133,13 @@ if TYPE_CHECKING:
     from kermix.distributed.processes import Ranks, launch, make_fabric, shares, slice_of
     from kermix.distributed.sharded import RankStatistics, kernel_sets
     from kermix.estimators.product import hold_out_rare
-    from kermix.evaluation.neighbours import nearest as neighbours_nearest
-    from kermix.evaluation.neighbours import neighbour_scores, neighbour_values
-    from kermix.evaluation.sample_distances import frechet_distance, kernel_distance
+    from kermix.evaluation.sample_distances import (
+        frechet_distance,
+        kernel_distance,
+        neighbour_scores,
+        neighbour_values,
+    )
+    from kermix.evaluation.sample_distances import nearest as neighbours_nearest
     from kermix.evaluation.spectra import EXACT_UP_TO as spectra_EXACT_UP_TO
     from kermix.evaluation.spectra import Spectrum, number_interval
     from kermix.explore.query_service import QueryService, texts
@@ -294,12 +299,11 @@ if TYPE_CHECKING:
     from kermix.tables.drift.periods import order_of_names, read_periods
     from kermix.tables.drift.run_length import Memories, _mean_run_length, _threshold
     from kermix.tables.drift.run_length import combined as run_length_combined
-    from kermix.tables.evaluate.copies import _hypergeometric, memorizing
+    from kermix.tables.evaluate.copies import memorizing
     from kermix.tables.evaluate.evaluation_page import evaluation_report
     from kermix.tables.evaluate.evaluation_result import answer_of
     from kermix.tables.evaluate.judged_data import PartedPair, euclidean
-    from kermix.tables.evaluate.sample_scores import number_of
-    from kermix.tables.evaluate.table_scores import sdmetrics_scores, table_scores
+    from kermix.tables.evaluate.scores import number_of, sdmetrics_scores, table_scores
     from kermix.tables.model.calibration import (
         Crossing,
         calibrate,

@@ -12,7 +12,6 @@ from test_celeba import write_faces
 from test_fit_command import kermix
 
 from internals import FitSettings, Start, begin_images, load_checkpoint, open_run
-from internals import generator_run_module as image_run
 from kermix.errors import OptionError, RunError
 
 SHORT = ["--quick", "--encoder-steps", "8", "--steps", "6", "--batch-size", "12", "--code", "3",
@@ -81,7 +80,7 @@ def test_run_folder_of_images_holds_everything(fitted):
     assert open_run(fitted).kind.name == "images"
     with np.load(fitted / "samples.npz") as saved:
         assert saved["images"].dtype == np.uint8
-        assert saved["images"].shape == (image_run.SAMPLES, 3, 16, 16)
+        assert saved["images"].shape == (2000, 3, 16, 16)
         assert set(saved["labels"]) == {0, 1}
     moments = sorted(p.name for p in (fitted / "samples").iterdir())
     assert moments[-1] == "step-000014.png"

@@ -191,8 +191,9 @@ class QueryService:
         True
     """
 
-    def __init__(self, model: Answering) -> None:
-        self.model = model
+    def __init__(self, model: Answering, large_spread: float = 0.3) -> None:
+        # Nats from which on a page says that the order of columns counts: convention.
+        self.model, self._large_spread = model, large_spread
 
     @property
     def schema(self) -> Schema:
@@ -215,8 +216,7 @@ class QueryService:
         columns = [self._described(name) for name in self.alone]
         left_out = [{"name": c.name, "kind": c.kind} for c in self.schema.left_out]
         spread = self.order_spread
-        # Nats from which on the order counts: convention.
-        told = {"order_spread": spread} if spread >= 0.3 else {}
+        told = {"order_spread": spread} if spread >= self._large_spread else {}
         return {"columns": columns, "left_out": left_out, **told}
 
     @cached_property

@@ -11,11 +11,11 @@ from kermix.data.readers.common import AS_FOUND, Reading, ReadingOptions, readin
 from kermix.data.sources import Source, Table
 from kermix.errors import OptionError
 from kermix.kernels.gaussian import GaussianKernel, variance_grid
+from kermix.sketches.sketch import is_sketch
 from kermix.tables.compare.coincidence import read_once
 from kermix.tables.compare.column_changes import ComparedRows
 from kermix.tables.compare.cost_details import DetailsTask, standardized
 from kermix.tables.compare.result import Comparison
-from kermix.tables.compare.sketch_comparison import compare_sketches, is_sketch
 from kermix.tables.compare.verdict import JudgementTask
 from kermix.two_sample.permutation import own_generator, permutations_for
 
@@ -109,15 +109,13 @@ def compare(
     if is_sketch(x) or is_sketch(y):
         check_level(level)
         _refuse_beside_sketches(reading)
+        from kermix.tables.compare.sketch_comparison import compare_sketches
+
         return compare_sketches(x, y, level)
     _check(options, level, permutations)
     counted = read_once([x, y], reading, options["strict"])
     (first, second), mixed, notes = counted.read.tables, counted.read.mixed, [*counted.read.notes]
-    if mixed is not None and options["standardize"] is False:
-        raise OptionError(
-            "standardize=False: numbers in tables with categories or missing values must be "
-            "scaled to be comparable with codes; remove it, or select only numeric columns."
-        )
+    _check_scale(mixed is not None, options["standardize"])
     names, sizes = _distinct(first.name, second.name), counted.sizes
     notes += _told(names, sizes, counted.repeated)
     generator = own_generator(seed)
@@ -125,9 +123,9 @@ def compare(
     rows = ComparedRows.of(
         counted.read, [_subsample(t, most, generator, notes) for t in (first, second)]
     )
-    pooled, scale, scaled = rows.pooled, None, list[str]()
-    if mixed is None:
-        pooled, scale = standardized(pooled, options["standardize"], scaled)
+    scaled: list[str] = []
+    asked = options["standardize"] if mixed is None else False
+    pooled, scale = standardized(rows.pooled, asked, scaled)
     grid = variance_grid(pooled, 4, rows.layout) if isinstance(v, str) else _variances(v)
     judge = None
     if permutations != 0:
@@ -164,6 +162,14 @@ def _refuse_beside_sketches(reading: Reading) -> None:
         raise OptionError(
             f"{', '.join(said)}: only for tables; a sketch has its own columns. "
             "Remove it, or set it when making the sketch."
+        )
+
+
+def _check_scale(mixed: bool, standardize: bool | Literal["auto"]) -> None:
+    if mixed and standardize is False:
+        raise OptionError(
+            "standardize=False: numbers in tables with categories or missing values must be "
+            "scaled to be comparable with codes; remove it, or select only numeric columns."
         )
 
 

@@ -25,7 +25,7 @@ from kermix.tables.compare.column_changes import (
 )
 from kermix.tables.compare.column_charts import encoded_values, step_of
 from kermix.tables.compare.verdict import classify
-from kermix.tables.evaluate.entities import looked_at, panel_of
+from kermix.tables.evaluate.copies import looked_at, panel_of
 from kermix.tables.model.closeness import closest_distances, copies
 from kermix.tables.model.distribution import ColumnDistribution
 from kermix.training.mixture_search import gaussian_log_densities
