@@ -89,20 +89,17 @@ if TYPE_CHECKING:
     from kermix.costs.moments import MomentStatistics
     from kermix.costs.points import Numerics, PointStatistics
     from kermix.data.dataset import TOYS, toy
-    from kermix.data.images.image_cache import (
-        Decoded,
+    from kermix.data.images.image_cache import Decoded, Plan, cache_folder, prepared
+    from kermix.data.images.image_sets import CLASSES, is_idx, read_celeba
+    from kermix.data.images.labelled import LabelledImages, load_labelled
+    from kermix.data.images.pictures import (
         Form,
-        Plan,
-        cache_folder,
         decode,
         decode_all,
         is_picture,
-        prepared,
+        prepare_files,
         probe,
     )
-    from kermix.data.images.image_folders import prepare_files
-    from kermix.data.images.image_sets import CLASSES, is_idx, read_celeba
-    from kermix.data.images.labelled import LabelledImages, load_labelled
     from kermix.data.loading import (
         BUILT_IN,
         load,
