@@ -10,6 +10,7 @@ from kermix.costs.functions import Kernel
 from kermix.errors import OptionError, WeightError
 from kermix.evaluation.spectra import (
     EXACT_UP_TO,
+    Aim,
     Spectrum,
     StableRule,
     checked_points,
@@ -30,9 +31,6 @@ from kermix.kernels.others import AnyKernel
 from kermix.sketches.sketch import Sketch
 
 __all__ = ["diversity_of", "rke", "vendi"]
-
-# Reasoned, no record.
-DEFAULT_ERROR = 0.01  # relative, that landmarks are chosen for
 
 
 @informative
@@ -157,18 +155,13 @@ def _spectrum(
     chosen = chosen_kernel(v, kernel, points)
     if rank is None and len(points) <= EXACT_UP_TO:
         return spectrum_of_matrix(normalized_gram(points, chosen, weights)), x.dtype, Info("dense")
-    aim = DEFAULT_ERROR if tolerance is None else tolerance
+    aim = Aim(
+        residual_for(2 * math.log1p(0.01 if tolerance is None else tolerance), len(points)),
+        lambda made: _relative_error(spectrum_of_sketch(made[0]), order),
+        tolerance,
+    )
     with torch.no_grad():
-        (sketch,) = fine_sketches(
-            [points],
-            chosen,
-            [weights],
-            residual_for(2 * math.log1p(aim), len(points)),
-            lambda made: _relative_error(spectrum_of_sketch(made[0]), order),
-            tolerance,
-            rank,
-            seed,
-        )
+        (sketch,) = fine_sketches([points], chosen, [weights], aim, rank, seed)
     info = Info("sketch", rank=sketch.feature_map.rank)
     return spectrum_of_sketch(sketch), x.dtype, info
 

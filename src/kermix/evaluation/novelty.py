@@ -16,6 +16,7 @@ from kermix.costs.functions import Kernel
 from kermix.errors import OptionError
 from kermix.evaluation.spectra import (
     EXACT_UP_TO,
+    Aim,
     StableRule,
     checked_points,
     chosen_kernel,
@@ -34,9 +35,7 @@ __all__ = ["NovelMode", "check_eta", "ken", "novel_modes", "novelty_of", "novelt
 
 # Reasoned, no record.
 RESIDUAL, MOST_FEATURES = 1e-3, 512
-ROTATIONS = 100
 PART_OF = 0.25  # of a mode's best score: rows above are in it, and no mode of their own
-NEAR = 4.0  # times: eigenvalues so near to each other have eigenvectors that mix
 
 
 @informative
@@ -241,10 +240,8 @@ def novelty_sketches(
         return made[0], made[1]
     first, second = _pair(x, y)
     chosen = chosen_kernel(v, kernel, torch.cat([first, second]))
-    made = fine_sketches(
-        [first, second], chosen, [None, None], RESIDUAL, lambda _: 0.0, None, rank, seed,
-        MOST_FEATURES,
-    )  # fmt: skip
+    aim = Aim(RESIDUAL, most=MOST_FEATURES)
+    made = fine_sketches([first, second], chosen, [None, None], aim, rank, seed)
     return made[0], made[1]
 
 
@@ -293,14 +290,19 @@ def _score_slip(change: float, count: float) -> Tensor:
     return torch.tensor(found, dtype=torch.float64)
 
 
-def _untangled(scores: Tensor, values: Tensor) -> Tensor:  # (N, k), (k,) -> (k, k)
-    """A rotation among eigenvectors of near eigenvalues, after which samples are in few modes."""
+def _untangled(
+    scores: Tensor, values: Tensor, near: float = 4.0
+) -> Tensor:  # (N, k), (k,) -> (k, k)
+    """A rotation among eigenvectors of near eigenvalues, after which samples are in few modes.
+
+    Eigenvalues that are less than so many times as large as others have eigenvectors that mix.
+    """
     k = len(values)
     turn = torch.eye(k, dtype=scores.dtype, device=scores.device)
     start = 0
     while start < k:
         stop = start + 1
-        while stop < k and float(values[start]) < NEAR * float(values[stop]):
+        while stop < k and float(values[start]) < near * float(values[stop]):
             stop += 1
         if stop - start > 1:
             turn[start:stop, start:stop] = _varimax(scores[:, start:stop])
@@ -308,11 +310,11 @@ def _untangled(scores: Tensor, values: Tensor) -> Tensor:  # (N, k), (k,) -> (k,
     return turn
 
 
-def _varimax(scores: Tensor) -> Tensor:  # (N, k) -> (k, k)
+def _varimax(scores: Tensor, rotations: int = 100) -> Tensor:  # (N, k) -> (k, k)
     """The rotation that makes the fourth powers of scores largest (quartimax of the rows)."""
     turn = torch.eye(scores.shape[1], dtype=scores.dtype, device=scores.device)
     last = -1.0
-    for _ in range(ROTATIONS):
+    for _ in range(rotations):
         turned = scores @ turn
         u, s, vh = torch.linalg.svd(scores.mT @ turned.pow(3))
         turn = u @ vh
