@@ -89,20 +89,17 @@ if TYPE_CHECKING:
     from kermix.costs.moments import MomentStatistics
     from kermix.costs.points import Numerics, PointStatistics
     from kermix.data.dataset import TOYS, toy
-    from kermix.data.images.image_cache import (
-        Decoded,
+    from kermix.data.images.image_cache import Decoded, Plan, cache_folder, prepared
+    from kermix.data.images.image_sets import CLASSES, is_idx, read_celeba
+    from kermix.data.images.labelled import LabelledImages, load_labelled
+    from kermix.data.images.pictures import (
         Form,
-        Plan,
-        cache_folder,
         decode,
         decode_all,
         is_picture,
-        prepared,
+        prepare_files,
         probe,
     )
-    from kermix.data.images.image_folders import prepare_files
-    from kermix.data.images.image_sets import CLASSES, is_idx, read_celeba
-    from kermix.data.images.labelled import LabelledImages, load_labelled
     from kermix.data.loading import (
         BUILT_IN,
         load,
@@ -142,24 +139,24 @@ if TYPE_CHECKING:
     from kermix.evaluation.sample_distances import nearest as neighbours_nearest
     from kermix.evaluation.spectra import EXACT_UP_TO as spectra_EXACT_UP_TO
     from kermix.evaluation.spectra import Spectrum, number_interval
-    from kermix.explore.query_service import QueryService
-    from kermix.explore.scales import texts
+    from kermix.explore.query_service import QueryService, texts
     from kermix.explore.server import Address, Server, application, free_socket, server_of
     from kermix.explore.session import Explored, explorable, odd_rows
     from kermix.explore.watch import checked
-    from kermix.files import read_checksummed, whole_file, write_array, write_checksummed
+    from kermix.files import (
+        read_checksummed,
+        whole_file,
+        write_array,
+        write_checksummed,
+        write_json,
+    )
+    from kermix.fitting import open_run
     from kermix.fitting.fit import OF_TABLES, SETTINGS, begin_fit
-    from kermix.fitting.kinds import open_run
     from kermix.fitting.samples_run import begin_samples
     from kermix.graphs import ReplayedCalls, unchanged
-    from kermix.images.augmentation import Augmentation
+    from kermix.images.augmentation import Augmentation, augmentation
     from kermix.images.classifier_run import begin_classifier, classifier
-    from kermix.images.classifier_settings import (
-        ClassifierSettings,
-        as_written,
-        preset,
-        suited_settings,
-    )
+    from kermix.images.classifier_settings import as_written, preset, suited_settings
     from kermix.images.classifier_training import (
         ClassifierTask,
         Muon,
@@ -168,7 +165,6 @@ if TYPE_CHECKING:
         orthogonal_factor,
     )
     from kermix.images.generator_run import begin_images
-    from kermix.images.generator_settings import ImageSettings
     from kermix.images.generator_training import (
         ImageRows,
         ImageTask,
@@ -269,7 +265,6 @@ if TYPE_CHECKING:
         next_free_folder,
         write_metrics,
     )
-    from kermix.runs.provenance import write_json
     from kermix.runs.run import Draw, Run, Start, equivalent_command
     from kermix.runs.train import Stopped, progress_bar
     from kermix.runs.train import complete as train_complete
@@ -347,11 +342,15 @@ if TYPE_CHECKING:
     )
     from kermix.tables.model.training_rows import OtherRows, RowStore, TableRows, table_split
     from kermix.tables.model.training_rows import split_rows as training_rows_split_rows
-    from kermix.tables.runs.conditionals import conditionals_of, strongest_pairs
     from kermix.tables.runs.run_pages import conditional_cards
     from kermix.tables.runs.table_fit import TABLE_SETTINGS, why_table_model
     from kermix.tables.runs.table_mixture import TableMixture, has_densities
-    from kermix.tables.runs.table_quality import grouped, judge_samples
+    from kermix.tables.runs.table_quality import (
+        conditionals_of,
+        grouped,
+        judge_samples,
+        strongest_pairs,
+    )
     from kermix.tables.runs.table_run import drawn_parts, model_so_far
     from kermix.tables.runs.target_fit import split_for_target
     from kermix.tables.runs.training_data import (
@@ -364,7 +363,6 @@ if TYPE_CHECKING:
     from kermix.tables.sketch_sampling import typed_sample
     from kermix.training.checkpoints import RunningAverage, load_checkpoint, save_checkpoint
     from kermix.training.conditional import (
-        ConditionalSettings,
         ConditionalTask,
         fit_conditional,
         load_conditional,
@@ -395,7 +393,8 @@ if TYPE_CHECKING:
         cauchy_schwarz_to_points,
         sample_loss,
     )
-    from kermix.training.product_training import TableSettings, TableTask, fit_table
+    from kermix.training.product_settings import NO_AUGMENTATION, ProductSettings
+    from kermix.training.product_training import TableTask, fit_table
     from kermix.training.samples_task import RowTask, Split, build_model, build_trainer
     from kermix.training.samples_task import split_rows as build_split_rows
     from kermix.two_sample.aggregate import aggregate_rows

@@ -18,7 +18,7 @@ from kermix.checks import rows_at_once
 from kermix.distributed.processes import Ranks
 from kermix.errors import SampleError
 from kermix.evaluation import sample_distances
-from kermix.images.augmentation import Augmentation
+from kermix.images.augmentation import Augmentation, augmentation
 from kermix.kernels.distances import squared_distances
 from kermix.networks.image_networks import (
     ImageClassifier,
@@ -178,7 +178,7 @@ def parzen(
     return mean_log_likelihood(test, best), best
 
 
-NO_AUGMENTATION = Augmentation()
+UNCHANGED = augmentation()
 
 
 class JudgeTask(Task):
@@ -268,7 +268,7 @@ def fit_classifier(
     *,
     batch_size: int = 256,
     learning_rate: float = 2e-3,
-    augmentation: Augmentation = NO_AUGMENTATION,
+    augmentation: Augmentation = UNCHANGED,
     generator: torch.Generator,
 ) -> nn.Module:
     """Train a classifier with AdamW, on the device of the images.

@@ -2,18 +2,18 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Unpack
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
 
 from kermix.checks import check_count, check_option, with_options
 from kermix.data.readers.common import AS_FOUND, Reading, ReadingOptions, reading_of
-from kermix.data.sources import Source, Sources, Table, read_sources
+from kermix.data.sources import Source, Table
 from kermix.errors import OptionError
 from kermix.kernels.gaussian import GaussianKernel, variance_grid
 from kermix.sketches.sketch import Sketch
-from kermix.tables.compare.coincidence import SharedRows, repeats_beyond_coincidence, shared_rows
+from kermix.tables.compare.coincidence import read_once
 from kermix.tables.compare.column_changes import ComparedRows
 from kermix.tables.compare.cost_details import DetailsTask, standardized
 from kermix.tables.compare.result import Comparison
@@ -23,11 +23,9 @@ from kermix.two_sample.permutation import own_generator, permutations_for
 __all__ = [
     "COUNTED_ONCE",
     "CompareOptions",
-    "CountedOnce",
     "are_sketches",
     "check_level",
     "compare",
-    "read_once",
 ]
 
 COUNTED_ONCE = "more than coincidence explains; each counts once."
@@ -205,31 +203,6 @@ def _check(options: CompareOptions, level: float, permutations: int | None) -> N
         raise OptionError(f"jackknife_groups={groups}:{of_groups.lower()}")
     if most is not None:
         check_count("max_points", most, least=2)
-
-
-class CountedOnce(NamedTuple):
-    """Two tables without rows that repeat others, how many were left out, and how many there were.
-
-    Kinds and scales of columns are of the rows that count: a key has each value once. `shared` are
-    rows that both tables have, beyond coincidence.
-    """
-
-    read: Sources
-    repeated: tuple[int, int]
-    sizes: tuple[int, int]
-    shared: SharedRows | None
-
-
-def read_once(sources: Sequence[Any], reading: Reading, strict: bool = False) -> CountedOnce:
-    """Read two tables, in which rows that repeat others beyond coincidence count once."""
-    read = read_sources(sources, reading, strict)
-    sizes = len(read.tables[0]), len(read.tables[1])
-    rows = ComparedRows.of(read)
-    again = repeats_beyond_coincidence(rows).split(sizes)
-    repeated = int(again[0].sum()), int(again[1].sum())
-    if any(repeated):
-        read = read_sources(sources, reading, strict, without=again)
-    return CountedOnce(read, repeated, sizes, shared_rows(rows))
 
 
 def _variances(v: Sequence[float] | float) -> tuple[float, ...]:
