@@ -31,8 +31,9 @@ from torch import Generator, Tensor
 
 from benchmarks.kernel_likelihood_ratio import KLR, likelihood_ratio_test
 from benchmarks.power_development import one_of_clusters, waves
+from kermix.environment import environment, machine_name
+from kermix.files import write_json
 from kermix.kernels.distances import Layout
-from kermix.runs.provenance import environment, machine_name, write_json
 from kermix.two_sample.aggregate import TOGETHER, aggregate_rows
 from kermix.two_sample.column_scores import ColumnPlace, places_of_names
 

@@ -20,7 +20,8 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import log_ndtr, ndtri
 
-from kermix.runs.provenance import environment, machine_name, write_json
+from kermix.environment import environment, machine_name
+from kermix.files import write_json
 from kermix.two_sample.aggregate import aggregate_rows
 
 __all__ = ["run"]

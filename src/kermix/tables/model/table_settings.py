@@ -11,6 +11,7 @@ from kermix.settings import (
     SEED,
     STEPS,
     WEIGHT_DECAY,
+    Family,
     Setting,
     Settings,
 )
@@ -26,7 +27,7 @@ FEWEST_MEMBERS = 3  # of which some can leave out a row, and others learn it
 class TableModelSettings(Settings):
     """Settings of a table model."""
 
-    what: ClassVar[str] = "Table model"
+    families: ClassVar[tuple[Family, ...]] = (Family("tables", "Table model"),)
 
     width: Annotated[int, Setting("Number of features per row.", least=1)] = 256
     blocks: Annotated[int, Setting("Number of residual blocks.", least=1)] = 3
@@ -132,6 +133,11 @@ class TableModelSettings(Settings):
     def for_rows(self, rows: int) -> "TableModelSettings":
         """For tables of few rows, a batch is an eighth of them, and no less than 32."""
         return replace(self, batch_size=min(self.batch_size, max(32, rows // 8)))
+
+    def on_gpu(self) -> "TableModelSettings":
+        """What a GPU has time for, as results/bench/generated-tables-h200.json has it."""
+        return replace(self, width=512, blocks=4, steps=12_000, learning_rate=3e-4, average=500,
+                       patience=6, order_share=0.5)  # fmt: skip
 
     @property
     def learns_target_alone(self) -> bool:
