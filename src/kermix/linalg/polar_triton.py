@@ -28,8 +28,13 @@ class Tile(NamedTuple):
 
 
 # From a size of matrices on, of results/bench/speed-h200.json.
-GRAM_TILES = {0: Tile(64, 128, 4, 4), 3072: Tile(128, 128, 4, 4), 6144: Tile(128, 256, 8, 3)}
-STEP_TILES = {0: Tile(64, 128, 4, 4), 1536: Tile(128, 128, 8, 4), 3072: Tile(128, 256, 8, 4)}
+GRAM_TILES = {
+    0: Tile(64, 64, 4, 5),
+    1536: Tile(64, 128, 4, 4),
+    3072: Tile(128, 128, 8, 4),
+    6144: Tile(128, 256, 8, 3),
+}
+STEP_TILES = {0: Tile(64, 64, 4, 5), 1536: Tile(128, 128, 8, 4), 3072: Tile(128, 256, 8, 4)}
 
 
 def whole_tiles(side: int) -> int:
