@@ -40,6 +40,7 @@ class SearchOptions:
         systems: Small systems that propose a relation in raw units.
         checks: Differences of two rows that judge a proposal.
         refined: Proposals for a column that are fitted.
+        fitted_to: Rows that factors are fitted to, at most.
         most_numbers: Columns of numbers of which all pairs are tried.
         most_pairs: Pairs of columns that are tried as a table's key, for all columns together.
         most_keys: Rows of a table of values, at most.
@@ -53,6 +54,7 @@ class SearchOptions:
     systems: int = 12
     checks: int = 14
     refined: int = 4
+    fitted_to: int = 2000
     most_numbers: int = 100
     most_pairs: int = 20_000
     most_keys: int = 2000
@@ -352,24 +354,31 @@ class Raw:
         self, place: int, sources: tuple[int, ...], factors: Sequence[float]
     ) -> Relation | None:
         """The sum with factors by most rows, as round as rows allow."""
-        rows = self.rows.taught[:, [*sources, place]]
-        rows = rows[~np.isnan(rows).any(1)]
-        if len(rows) < self.options.fewest:
+        cells = self.rows.taught
+        cells = cells[~np.isnan(cells[:, [*sources, place]]).any(1)][: self.options.fitted_to]
+        if len(cells) < self.options.fewest:
             return None
-        x, y = rows[:, :-1], rows[:, -1]
+        x, y = cells[:, list(sources)], cells[:, place]
         found = _trimmed(x, y, np.array(factors), 1 - self.options.share)
-        half = self.columns.half_units[place] + 1e-9 * np.abs(y)
-        best: LinearRelation | None = None
-        share = 0.0
         if (np.abs(found) * x.std(0) < 1e-3 * y.std()).any():
             return None  # a source that says nothing
+        half = self.columns.half_units[place] + 1e-9 * np.abs(y)
+
+        def best_of(factors: np.ndarray) -> tuple[float, LinearRelation]:
+            constants = _constants(y - x @ factors, half)
+            some = [LinearRelation(place, sources, 1.0, tuple(factors.tolist()), constant)
+                    for constant in constants]  # fmt: skip
+            shares = [self.rows.share(relation, cells) for relation in some]
+            best = next(k for k, s in enumerate(shares) if s >= max(shares) - 0.002)
+            return shares[best], some[best]
+
+        share, best = best_of(found)
+        if share < self.options.share - 0.3:  # digits too many are worth that much at most
+            return None
         for factors in _rounder(found):
-            error = y - x @ factors
-            for constant in _constants(error, half):
-                relation = LinearRelation(place, sources, 1.0, tuple(factors.tolist()), constant)
-                kept = self.rows.share(relation, self.rows.taught)
-                if kept > share + 0.002:
-                    best, share = relation, kept
+            kept, relation = best_of(factors)
+            if kept >= share - 0.002 and kept > 0:
+                return relation
         return best
 
     def longer_relations_of(self, place: int) -> Iterator[Relation]:
@@ -441,7 +450,7 @@ class Logs(Raw):
         if any(abs(p - f) > 0.15 for p, f in zip(powers, factors, strict=True)):
             return None
         relation = PowerRelation(place, sources, 1.0, tuple(powers))
-        rows = self.rows.taught[relation.known(self.rows.taught)]
+        rows = self.rows.taught[relation.known(self.rows.taught)][: self.options.fitted_to]
         wanted = relation.expected(rows)
         with np.errstate(all="ignore"):
             ratio = rows[:, place] / wanted
@@ -455,7 +464,7 @@ class Logs(Raw):
             if factor == 0:
                 continue
             one = replace(relation, factor=float(factor))
-            kept = self.rows.share(one, self.rows.taught)
+            kept = self.rows.share(one, rows)
             if kept > share + 0.002:
                 best, share = one, kept
         return best
@@ -633,7 +642,7 @@ def _labels(cells: np.ndarray) -> np.ndarray:  # (N,), -1 where there is none
     return found
 
 
-def _purity(keys: np.ndarray, values: np.ndarray, most: int = 3000) -> float:
+def _purity(keys: np.ndarray, values: np.ndarray, most: int = 2000) -> float:
     """Share of rows that have the most common value of their key, as far as some rows tell.
 
     Of each key one row is not counted: a value that is seen once tells nothing.
@@ -642,9 +651,14 @@ def _purity(keys: np.ndarray, values: np.ndarray, most: int = 3000) -> float:
     if len(known) < 20:
         return 0.0
     own, count = keys[known], int(values.max()) + 1
-    joint, counts = np.unique(own * count + values[known], return_counts=True)
-    best = np.zeros(int(own.max()) + 1, int)
-    np.maximum.at(best, joint // count, counts)
+    keys_ = int(own.max()) + 1
+    joint = own * count + values[known]
+    if keys_ * count <= 4 * most:
+        best = np.bincount(joint, minlength=keys_ * count).reshape(keys_, count).max(1)
+    else:
+        joint, counts = np.unique(joint, return_counts=True)
+        best = np.zeros(keys_, int)
+        np.maximum.at(best, joint // count, counts)
     seen = np.count_nonzero(best)
     return float((best.sum() - seen) / max(1, len(known) - seen))
 
