@@ -14,6 +14,7 @@ BENCHMARKS = {
     "svd": "SVD cost of normal points, value and gradient, against the paper's method, which is "
     "slower there than for the uniform points of speed; a training step",
     "speed": "speed ratios within one run: a fit, the SVD cost, a step, threads; --compare",
+    "calls": "value and gradient of each cost, kept, made anew or a function; FlashSinkhorn",
     "equal-time": "a generator trained with the SVD cost or a Sinkhorn divergence, equal CPU time",
     "sketch": "all four costs from sketches, up to a million points",
     "sketch-files": "sketches of Parquet files larger than memory, one and two workers",
@@ -28,6 +29,7 @@ BENCHMARKS = {
     "levels": "every public test under the null: rejection rates at level 0.05",
     "verdict-levels": "the verdict of two equal sets: rejection rates at level 0.05",
     "verdict-speed": "time and memory of a verdict: a million rows, 5,000 columns, flights",
+    "demo": "samples of the demo's table compared with it, and with one column moved, 20 seeds",
     "detectable": "the shift that the verdict says it would detect, against what it detects",
     "evaluate": "scores of generators: certificates, rank, Fourier features, planted faults",
     "evaluate-errors": "error bars of neighbour scores and KID, against repeated samples",

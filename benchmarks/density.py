@@ -27,9 +27,9 @@ from benchmarks.quality import default_path, save_sheet, write_record
 from kermix.costs.baselines import wasserstein2
 from kermix.data.dataset import toy
 from kermix.mixtures.mixture import GaussianMixture
-from kermix.training.build import Split, build_trainer
 from kermix.training.fit_settings import FitSettings
-from kermix.training.schedules import learning_rate
+from kermix.training.loop import learning_rate
+from kermix.training.samples_task import Split, build_trainer
 
 __all__ = ["METHODS", "SETS", "SETTING", "main", "run"]
 

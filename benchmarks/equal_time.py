@@ -24,7 +24,8 @@ import kermix as km
 from kermix.costs.baselines import energy_distance, mode_coverage
 from kermix.data.dataset import toy
 from kermix.kernels.gaussian import choose_variance
-from kermix.training.schedules import VarianceSchedule, learning_rate
+from kermix.training.loop import learning_rate
+from kermix.training.objective import VarianceSchedule
 
 __all__ = ["run"]
 

@@ -19,10 +19,9 @@ from torch import Tensor
 from benchmarks.quality import default_path, save_sheet, write_record
 from kermix.costs.baselines import ModeCoverage, mode_coverage
 from kermix.data.dataset import toy
-from kermix.training.build import build_model
 from kermix.training.fit_settings import CostName, FitSettings, RefineName
 from kermix.training.loop import Trainer
-from kermix.training.samples_task import RowTask
+from kermix.training.samples_task import RowTask, build_model
 
 __all__ = ["METHODS", "SETS", "SETTING", "main", "run", "train_seeds"]
 

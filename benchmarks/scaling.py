@@ -16,9 +16,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 import kermix as km
-from kermix.distributed.launch import launch
 from kermix.distributed.loss import DistributedLoss
-from kermix.distributed.ranks import Ranks, shares, slice_of
+from kermix.distributed.processes import Ranks, launch, shares, slice_of
 
 __all__ = ["run"]
 

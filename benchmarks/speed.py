@@ -25,10 +25,9 @@ from benchmarks.timing import captured, device_name, timed, training_step
 from kermix.cli import SPINS, WAITING
 from kermix.data.dataset import toy
 from kermix.linalg.polar import polar_factor
-from kermix.training.build import build_model
 from kermix.training.fit_settings import FitSettings
 from kermix.training.loop import Trainer
-from kermix.training.samples_task import RowTask
+from kermix.training.samples_task import RowTask, build_model
 
 __all__ = ["run"]
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import kermix.data.readers.delimited as delimited_module
     import kermix.data.readers.formats as formats_module
     import kermix.data.writing as writing_module
-    import kermix.distributed.launch as launch_module
+    import kermix.distributed.processes as launch_module
     import kermix.estimators.product as product_module
     import kermix.evaluation.neighbours as neighbours_module
     import kermix.evaluation.sample_distances as sample_distances_module
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     import kermix.images.generator_training as generator_training_module
     import kermix.kernels.means as means_module
     import kermix.kernels.means_triton as means_triton_module
-    import kermix.linalg.nuclear as nuclear_module
     import kermix.linalg.polar as polar_module
+    import kermix.linalg.range_finder as range_finder_module
     import kermix.mixtures.closed_forms as closed_forms_module
     import kermix.networks.product_layers as product_layers_module
     import kermix.networks.scaled as scaled_module
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from kermix.cli.options import set_options, value_typed
     from kermix.cli.output import plain, print_json, split_names
     from kermix.costs.baselines import energy_distance, mmd_squared, mode_coverage, wasserstein2
-    from kermix.costs.functions import by_graph
+    from kermix.costs.functions import graphed
     from kermix.costs.moments import MomentStatistics
     from kermix.costs.points import Numerics, PointStatistics
     from kermix.data.dataset import TOYS, toy
@@ -128,9 +128,8 @@ if TYPE_CHECKING:
         with_same_times,
     )
     from kermix.data.writing import csv_lines, filled_text, spreadsheet_safe, table_writer
-    from kermix.distributed.launch import launch
     from kermix.distributed.loss import DistributedLoss
-    from kermix.distributed.ranks import Ranks, shares, slice_of
+    from kermix.distributed.processes import Ranks, launch, make_fabric, shares, slice_of
     from kermix.distributed.sharded import RankStatistics, kernel_sets
     from kermix.estimators.product import hold_out_rare
     from kermix.evaluation.neighbours import nearest as neighbours_nearest
@@ -192,8 +191,8 @@ if TYPE_CHECKING:
     from kermix.kernels.means import log_kernel_means
     from kermix.kernels.others import PointKernel, as_point_kernel
     from kermix.kernels.subsets import distinct_rows, symmetric_subset
-    from kermix.linalg.cholesky import leading_svd, ridged_factor, shrunk
-    from kermix.linalg.nuclear import SMALLEST_SKETCHED, chosen_method, low_rank_polar
+    from kermix.linalg.cholesky import cholesky, leading_svd, ridged_factor, shrunk
+    from kermix.linalg.nuclear import chosen_method
     from kermix.linalg.polar import (
         ROUNDING_BESIDE_PROBES,
         Products,
@@ -232,6 +231,7 @@ if TYPE_CHECKING:
     )
     from kermix.networks.product_images import (
         GaussianProductClassifier,
+        ProductDesign,
         image_patches,
         whitening_map,
     )
@@ -243,7 +243,7 @@ if TYPE_CHECKING:
         gaussian_sums,
         mean_square,
     )
-    from kermix.networks.product_rows import FARTHEST_EXPONENT, FORMS, BoundedNorm, GaussianProduct
+    from kermix.networks.product_rows import FORMS, BoundedNorm, GaussianProduct
     from kermix.networks.scaled import ScaledModel, Scaler, column_moments, evaluating
     from kermix.pages.page import Page, Repeat, render
     from kermix.pages.sheets import save_png, sheet
@@ -356,8 +356,6 @@ if TYPE_CHECKING:
         schema_of,
     )
     from kermix.tables.sketch_sampling import typed_sample
-    from kermix.training.build import Split, build_model, build_trainer
-    from kermix.training.build import split_rows as build_split_rows
     from kermix.training.checkpoints import RunningAverage, load_checkpoint, save_checkpoint
     from kermix.training.conditional import (
         ConditionalSettings,
@@ -367,11 +365,10 @@ if TYPE_CHECKING:
         spherical_loss,
     )
     from kermix.training.fit_settings import FitSettings
-    from kermix.training.loop import Task, Trainer, make_fabric
+    from kermix.training.loop import Task, Trainer, learning_rate
     from kermix.training.mixture_em import (
         KINDS,
         PASSES,
-        RESTARTING_PASSES,
         EMRows,
         EMRowsWithGaps,
         em,
@@ -385,10 +382,16 @@ if TYPE_CHECKING:
         clearly_better,
         gaussian_log_densities,
     )
-    from kermix.training.objective import Objective, cauchy_schwarz_to_points, sample_loss
+    from kermix.training.objective import (
+        Objective,
+        VarianceSchedule,
+        automatic_variance,
+        cauchy_schwarz_to_points,
+        sample_loss,
+    )
     from kermix.training.product_training import TableSettings, TableTask, fit_table
-    from kermix.training.samples_task import RowTask
-    from kermix.training.schedules import VarianceSchedule, automatic_variance, learning_rate
+    from kermix.training.samples_task import RowTask, Split, build_model, build_trainer
+    from kermix.training.samples_task import split_rows as build_split_rows
     from kermix.two_sample.aggregate import aggregate_rows
     from kermix.two_sample.classifier_test import auc, tell_apart
     from kermix.two_sample.column_scores import (

@@ -410,7 +410,7 @@ def start_node(number, port, path):
 
     launching = import_module("internals").launch_module
 
-    launching.PRELOADED = ["kermix.distributed.launch"]  # Lightning is not needed, and slow
+    launching.PRELOADED = ["kermix.distributed.processes"]  # Lightning is not needed, and slow
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), NODE_RANK=str(number))
     path.write_text(repr(launching.launch(node, path, devices=1, nodes=2)))
 

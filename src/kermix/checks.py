@@ -5,11 +5,14 @@ reading them costs nothing: on the CPU, outside `torch.compile` and `torch.func`
 accelerator a look at the values would make the host wait for the device at every training step.
 """
 
+import functools
 import importlib.util
+import inspect
 import numbers
 import shutil
+from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -38,8 +41,11 @@ __all__ = [
     "row_weights",
     "rows_at_once",
     "seed_from",
+    "with_options",
     "working_dtype",
 ]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 NUMBERS_AT_ONCE = 2**23  # in 64 MB; a convention
 LARGEST_EXPONENT = 60.0  # exp(60) is far from overflow in float32, and so are sums of it
@@ -81,6 +87,51 @@ def check_option(name: str, value: str, offered: tuple[str, ...]) -> None:
         raise OptionError(
             f"{name}={value!r} is not supported; choose one of {', '.join(offered)}."
         )
+
+
+def with_options(options: type, **defaults: Any) -> Callable[[Function], Function]:
+    """Let a function take the keys of a TypedDict as keywords, `**options: Unpack[...]`.
+
+    The function finds each of them in its `options`, by default as here. Type checkers read the
+    TypedDict; `help` and `inspect.signature` show the keywords with their defaults; and one that
+    there is not raises an error with those most like it.
+
+    Example:
+        >>> from typing import TypedDict, Unpack
+        >>> class Shown(TypedDict, total=False):
+        ...     digits: int
+        >>> @with_options(Shown, digits=2)
+        ... def show(number, **options: Unpack[Shown]):
+        ...     return round(number, options["digits"])
+        >>> show(0.123), show(0.123, digits=1), inspect.signature(show)
+        (0.12, 0.1, <Signature (number, *, digits: int = 2)>)
+    """
+
+    def take(function: Function) -> Function:
+        signature = inspect.signature(function)
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        added = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default,
+                              annotation=options.__annotations__[name])
+            for name, default in defaults.items()
+        ]  # fmt: skip
+        names = [p.name for p in (*own, *added)]
+
+        @functools.wraps(function)
+        def call(*args: Any, **given: Any) -> Any:
+            for name in given:
+                if name not in names:
+                    from kermix.settings import nearest
+
+                    raise OptionError(
+                        f"{function.__name__} has no option {name!r}{nearest(name, names)}"
+                    )
+            return function(*args, **{**defaults, **given})
+
+        call.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+        return cast("Function", call)
+
+    return take
 
 
 def check_number(name: str, value: Any) -> None:

@@ -12,6 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 import torch
@@ -154,31 +155,30 @@ class _Replay(torch.autograd.Function):
         return (None, None, None, *(next(of) if t.requires_grad else None for t in tensors))
 
 
+@dataclass
 class ReplayedCalls:
     """Graphs of calls by all that tells calls apart; a call asked for often is captured.
 
     Safe for threads and streams, each of which has graphs of its own. What cannot be captured, or
     has no room in memory, is computed as it is.
 
-    Args:
+    Attributes:
         calls_before: Calls of a kind that are computed before one is captured.
         most_graphs: How many graphs are kept; those that were not asked for longest go first.
         largest_share: Of a GPU's memory, which all graphs on it may take.
         most_counted: Kinds of calls whose number is known.
+        graphs: Those that are kept.
+        counts: How often calls of a kind were made before there is a graph of them.
     """
 
-    def __init__(
-        self,
-        calls_before: int = 3,
-        most_graphs: int = 32,
-        largest_share: float = 0.125,
-        most_counted: int = 256,
-    ) -> None:
-        self.calls_before, self.most_graphs = calls_before, most_graphs
-        self.largest_share, self.most_counted = largest_share, most_counted
-        self.graphs: OrderedDict[Any, CallGraph] = OrderedDict()
-        self.counts: OrderedDict[Any, float] = OrderedDict()  # minus infinity: never captured
-        self._lock = threading.Lock()
+    calls_before: int = 3
+    most_graphs: int = 32
+    largest_share: float = 0.125
+    most_counted: int = 256
+    graphs: OrderedDict[Any, CallGraph] = field(default_factory=OrderedDict, init=False)
+    # Minus infinity: never captured.
+    counts: OrderedDict[Any, float] = field(default_factory=OrderedDict, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def value(
         self, compute: Compute, tensors: Sequence[Tensor | None], numbers: Numbers, how: Hashable

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import kermix as km
-from internals import ReplayedCalls, by_graph, functions_module, graphs_module
+from internals import ReplayedCalls, functions_module, graphed, graphs_module
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are of a GPU")
 COSTS = {
@@ -92,7 +92,9 @@ def calls(device, monkeypatch, request):
 
 def ask(name, x, y, v, **options):
     """A cost by a graph."""
-    return by_graph(COSTS[name].__wrapped__, x, y, v, **options)
+    compute = COSTS[name].__wrapped__
+    found = graphed(compute, (x, y, v), options)
+    return compute(x, y, v, **options)[0] if found is None else found
 
 
 def eager(name, x, y, v, **options):

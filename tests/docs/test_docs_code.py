@@ -19,6 +19,7 @@ PAGES = written_pages()
 def test_code_blocks_run_in_the_order_of_the_page(page, tmp_path, monkeypatch):
     mpl.use("agg")
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     names = {"__name__": "__page__"}
     for block in blocks(page):
         where = f"{name_of(page)}:{block.line}"

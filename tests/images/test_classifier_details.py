@@ -17,6 +17,7 @@ from internals import (
     GaussianProduct,
     GaussianProductClassifier,
     LabelledImages,
+    ProductDesign,
     Trainer,
     gaussian,
     gaussian_norm,
@@ -195,8 +196,8 @@ def test_an_evaluation_has_plain_losses_and_a_row_for_each_true_class():
 @pytest.mark.parametrize("residual", [False, True])
 def test_layers_of_equal_width_add_to_their_input_if_asked_to(residual):
     network = GaussianProductClassifier(
-        (1, SIDE, SIDE), 3, 3, width=8, depth=3, output_width=12, residual=residual,
-        generator=start(),
+        (1, SIDE, SIDE), 3,
+        ProductDesign(width=8, depth=3, output_width=12, residual=residual), generator=start(),
     )  # fmt: skip
     patches = torch.randn(5, 16, 9, generator=start(1))
     network.train().patch_features(patches)  # statistics that are not those of the start
@@ -209,7 +210,7 @@ def test_layers_of_equal_width_add_to_their_input_if_asked_to(residual):
 
 def prepared(images, **options):
     network = GaussianProductClassifier(
-        tuple(images.shape[1:]), 3, 3, width=64, depth=2, generator=start(), **options
+        tuple(images.shape[1:]), 3, ProductDesign(width=64, depth=2, **options), generator=start()
     )
     network.prepare(images, start(1))
     return network
@@ -242,7 +243,7 @@ def test_the_share_of_another_image_is_that_of_a_uniform_area():
 
 @pytest.mark.parametrize("members", [None, 2])
 def test_a_variable_is_scaled_by_its_own_width(members):
-    made = GaussianProduct([1, 4], width=2000, members=members, generator=start())
+    made = GaussianProduct([1, 4], sizes=(2000, 64), members=members, generator=start())
     weight = made.layers[0].weight.detach()
     assert weight.shape == (2 * (members or 1), 4, 2000)
     for t, width in enumerate([1, 4] * (members or 1)):
@@ -252,7 +253,7 @@ def test_a_variable_is_scaled_by_its_own_width(members):
 
 @pytest.mark.parametrize("form", ["product", "signed"])
 def test_products_of_many_start_at_the_order_of_one(form):
-    made = GaussianProduct(100, terms=50, form=form, generator=start())
+    made = GaussianProduct(100, sizes=(32, 50), form=form, generator=start())
     size, sign = made.log_terms(torch.randn(40, 100, generator=start()))
     assert bool((sign > 0).all())
     assert -3 < float(size.detach().mean()) < 1
@@ -260,7 +261,7 @@ def test_products_of_many_start_at_the_order_of_one(form):
 
 
 def test_the_value_starts_as_the_mean_of_moderate_terms():
-    made = GaussianProduct(20, terms=50, precision="norm", generator=start())
+    made = GaussianProduct(20, sizes=(32, 50), precision="norm", generator=start())
     x = torch.randn(40, 20, generator=start())
     size, _ = made.log_terms(x)
     assert_close(size.std(0, correction=0).mean(), torch.tensor(0.5), rtol=1e-3, atol=0)
@@ -275,7 +276,9 @@ def test_directions_have_the_spread_that_anchors_are_made_for():
 
 
 def test_a_patch_of_no_contrast_is_no_direction():
-    network = GaussianProductClassifier((1, 8, 8), 3, 3, width=64, depth=1, generator=start())
+    network = GaussianProductClassifier(
+        (1, 8, 8), 3, ProductDesign(width=64, depth=1), generator=start()
+    )
     white = torch.randn(2000, 9, generator=start())
     white[::2] *= 1e-6
     with torch.no_grad():
@@ -301,7 +304,7 @@ def test_whitening_does_not_depend_on_the_unit():
 
 def test_anchors_between_those_of_a_grid_lie_between():
     network = GaussianProductClassifier(
-        (1, 9, 9), 3, 1, width=4, depth=1, anchor_grid=3, generator=start()
+        (1, 9, 9), 3, ProductDesign(patch=1, width=4, depth=1, anchor_grid=3), generator=start()
     )
     with torch.no_grad():
         network.output.anchors.copy_(torch.arange(3.0).repeat(3).unsqueeze(1).expand(9, 4))
@@ -312,7 +315,10 @@ def test_anchors_between_those_of_a_grid_lie_between():
 def test_a_grid_of_anchors_comes_as_close_to_an_image_as_it_can():
     images = torch.rand(10, 1, 8, 8, generator=start())
     network = GaussianProductClassifier(
-        (1, 8, 8), 3, 1, width=8, depth=1, anchor_grid=3, image_anchors=True, generator=start()
+        (1, 8, 8),
+        3,
+        ProductDesign(patch=1, width=8, depth=1, anchor_grid=3, image_anchors=True),
+        generator=start(),
     ).eval()
     network.prepare(images, start(1))
     assert not network.training

@@ -79,10 +79,10 @@ def test_run_folder_of_images_holds_everything(fitted):
     assert names == {"config.json", "metrics.csv", "checkpoint", "samples", "samples.npz",
                      "report.html"}  # fmt: skip
     assert open_run(fitted).kind.name == "images"
-    saved = np.load(fitted / "samples.npz")
-    assert saved["images"].dtype == np.uint8
-    assert saved["images"].shape == (image_run.SAMPLES, 3, 16, 16)
-    assert set(saved["labels"]) == {0, 1}
+    with np.load(fitted / "samples.npz") as saved:
+        assert saved["images"].dtype == np.uint8
+        assert saved["images"].shape == (image_run.SAMPLES, 3, 16, 16)
+        assert set(saved["labels"]) == {0, 1}
     moments = sorted(p.name for p in (fitted / "samples").iterdir())
     assert moments[-1] == "step-000014.png"
     assert 3 <= len(moments) <= 8
@@ -106,8 +106,8 @@ def test_report_of_images_shows_what_matters(fitted, squares):
 
 def test_samples_of_a_class_on_request(fitted, tmp_path):
     kermix("sample", fitted, "-n", 6, "--label", "square", "-o", tmp_path / "a.npz")
-    saved = np.load(tmp_path / "a.npz")
-    assert saved["labels"].tolist() == [1] * 6
+    with np.load(tmp_path / "a.npz") as saved:
+        assert saved["labels"].tolist() == [1] * 6
     kermix("sample", fitted, "-n", 6, "-o", tmp_path / "a.npy")
     kermix("sample", fitted, "-n", 6, "--seed", 1, "-o", tmp_path / "b.npy")
     first, other = (np.load(tmp_path / name) for name in ("a.npy", "b.npy"))

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import kermix as km
-from internals import SMALLEST_SKETCHED, low_rank_polar
-from internals import nuclear_module as range_finder
+from internals import range_finder_module as range_finder
 
 SIZES = (260, 300)
 TOLERANCES = (1e-4, 1e-3, 1e-2)
@@ -47,7 +46,7 @@ def test_the_bound_holds_over_500_random_spectra():
         matrix = ((left * values) @ right[: SIZES[0]])[torch.randperm(SIZES[0])].float()
         matrix = matrix.mT.contiguous() if number % 2 else matrix
         tolerance = TOLERANCES[number % 3]
-        answer = low_rank_polar(matrix, tolerance, seed=number)
+        answer = range_finder.low_rank_polar(matrix, tolerance, seed=number)
         if answer is None:
             continue
         found += 1
@@ -223,7 +222,7 @@ def test_threads_are_as_many_as_before():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        low_rank_polar(torch.ones(300, 300), 1e-4)
+        range_finder.low_rank_polar(torch.ones(300, 300), 1e-4)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
@@ -239,7 +238,7 @@ def test_the_core_by_products_is_that_by_eigenvectors():
 
 def test_the_factor_is_a_contraction():
     points = torch.rand(400, 2, generator=torch.Generator().manual_seed(2))
-    polar, _ = low_rank_polar(km.gram(points, points, 0.01), 1e-4)
+    polar, _ = range_finder.low_rank_polar(km.gram(points, points, 0.01), 1e-4)
     assert float(torch.linalg.matrix_norm(polar.factor, 2)) <= 1 + 1e-4
 
 
@@ -267,7 +266,7 @@ def test_the_gradient_of_a_graded_matrix_is_a_polar_factor(kind, tolerance):
     by_range = 0
     for seed in range(6):
         matrix = graded(kind, seed)
-        found = low_rank_polar(matrix, tolerance, seed)
+        found = range_finder.low_rank_polar(matrix, tolerance, seed)
         if found is None:
             continue
         by_range += 1
@@ -312,7 +311,7 @@ def test_what_is_beside_a_basis_has_nothing_of_it():
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_other_matrices_have_an_svd(matrix, why):
-    assert min(matrix.shape[-2:]) >= SMALLEST_SKETCHED["cpu"] - 1
+    assert min(matrix.shape[-2:]) >= range_finder.FINDERS["cpu"].least_side - 1
     value, info = km.nuclear_norm(matrix, return_info=True)
     assert info.method == "svd", why
     exact = torch.linalg.svdvals(matrix.double()).sum(-1)
@@ -348,11 +347,11 @@ def test_no_answer_whose_bound_is_above_the_tolerance(monkeypatch):
     points = torch.linspace(0, 1, 300)
     matrix = (-(points[:, None] - points).square()).exp()
     core_of = range_finder._by_eigenvectors
-    assert low_rank_polar(matrix, 1e-4) is not None
+    assert range_finder.low_rank_polar(matrix, 1e-4) is not None
 
     def rough(rest, tolerance):
         value, core, bound = core_of(rest, tolerance)
         return value, core, bound + 1.01 * tolerance * value
 
     monkeypatch.setattr(range_finder, "_by_eigenvectors", rough)
-    assert low_rank_polar(matrix, 1e-4) is None
+    assert range_finder.low_rank_polar(matrix, 1e-4) is None

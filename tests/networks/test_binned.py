@@ -11,7 +11,8 @@ MEMBERS, COUNT = 2, 40
 
 
 def network(columns: int, **options) -> GaussianProduct:
-    settings = {"terms": 5, "width": 4, "depth": 2, "members": MEMBERS, **options}
+    depth = options.pop("depth", 2)
+    settings = {"sizes": [*[4] * (depth - 1), 5], "members": MEMBERS, **options}
     start = torch.Generator().manual_seed(3)
     return GaussianProduct([2] * columns, 3, generator=start, **settings).double()
 

@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 from internals import (
-    FARTHEST_EXPONENT,
     BoundedNorm,
     ColumnBins,
     GaussianProduct,
@@ -19,7 +18,7 @@ MEMBERS, COUNT = 2, 60
 
 def network(**options) -> GaussianProduct:
     start = torch.Generator().manual_seed(3)
-    settings = {"terms": 5, "width": 4, "depth": 2, "members": MEMBERS, **options}
+    settings = {"sizes": (4, 5), "members": MEMBERS, **options}
     made = GaussianProduct([2] * 3, 3, precision="norm", generator=start, **settings)
     assert made.norm is not None
     with torch.no_grad():  # a scale of each sign
@@ -53,7 +52,7 @@ def test_bins_have_the_same_value_and_gradient_where_the_bound_is_reached():
     every = torch.arange(3).repeat(COUNT, 1)
     inputs = bins.grid.inputs[every, bins.codes.long()].view(COUNT, -1)
     plain, binned = network(), network()
-    assert float(unbounded(network(), inputs).detach().abs().max()) > FARTHEST_EXPONENT + 0.5
+    assert float(unbounded(network(), inputs).detach().abs().max()) > BoundedNorm.farthest + 0.5
     wanted = plain(inputs)
     expected = gradients(plain, wanted)
     codes = bins.codes[:, None].expand(-1, MEMBERS, -1)
@@ -86,7 +85,7 @@ def test_gradients_are_those_of_finite_differences():
 
     far = binned_exponents(module.inner, module.grid, module.codes).detach()
     far = (far - far.mean(0)) / far.std(0, correction=0)
-    assert float(far.abs().max()) > FARTHEST_EXPONENT + 0.5
+    assert float(far.abs().max()) > BoundedNorm.farthest + 0.5
     start = [p.detach().clone().requires_grad_() for p in module.parameters()]
     assert torch.autograd.gradcheck(value, start, fast_mode=True)
 

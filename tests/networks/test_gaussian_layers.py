@@ -34,7 +34,8 @@ def layer_of(path, positions=None, inputs=3, width=F):
 
 def output_of(path, **options):
     generator = torch.Generator().manual_seed(0)
-    return GaussianOutput(F, T, 2, path=path, generator=generator, **options).double()
+    positions = options.pop("positions", T)
+    return GaussianOutput(F, positions, 2, path=path, generator=generator, **options).double()
 
 
 @own_paths
@@ -159,7 +160,7 @@ def test_gradients_of_sums_of_gaussians():
 
 def test_anchors_can_be_shared_between_positions():
     sharing = torch.eye(2, dtype=torch.float64).repeat_interleave(T // 2, 0)
-    shared, own = output_of("fast", sharing=sharing), output_of("fast")
+    shared, own = output_of("fast", positions=sharing), output_of("fast")
     own.scores.load_state_dict(shared.scores.state_dict())
     own.anchors.data = sharing @ shared.anchors.data
     k = normal(B, T, F, seed=1)
@@ -178,8 +179,8 @@ def test_bad_sizes_have_named_errors():
         GaussianLayer(3, F, 7)(torch.zeros(B, T, 3))
     with pytest.raises(KermixError, match=r"\(samples, positions, 5\)"):
         GaussianOutput(F, T, 2)(torch.zeros(B, T, F + 1))
-    with pytest.raises(ShapeError, match="row for each of the 6"):
-        GaussianOutput(F, T, 2, sharing=torch.ones(5, 2))
+    with pytest.raises(ShapeError, match="row for each position"):
+        GaussianOutput(F, torch.ones(5), 2)
 
 
 def test_a_sample_like_no_other_has_finite_scores():

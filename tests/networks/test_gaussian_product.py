@@ -18,9 +18,9 @@ def start(seed=0):
 
 def network(outputs=4, **options):
     """In float64, with batch statistics and affine parts that are not those of the start."""
-    made = GaussianProduct(
-        options.pop("variables", WIDTHS), outputs, terms=5, width=6, generator=start(), **options
-    ).double()
+    variables, depth = options.pop("variables", WIDTHS), options.pop("depth", 2)
+    sizes = [*[6] * (depth - 1), 5]
+    made = GaussianProduct(variables, outputs, sizes=sizes, generator=start(), **options).double()
     generator = start(1)
     for norm in (m for m in made.modules() if isinstance(m, nn.BatchNorm1d)):
         for tensor in (norm.weight, norm.bias, norm.running_mean, norm.running_var):
@@ -150,7 +150,7 @@ def test_one_variable_does_not_change_the_features_of_another():
 
 @pytest.mark.parametrize("form", ["product", "signed"])
 def test_a_thousand_variables_do_not_underflow_in_log_space(form):
-    made = GaussianProduct(1000, 2, terms=8, form=form, generator=start())
+    made = GaussianProduct(1000, 2, sizes=(32, 8), form=form, generator=start())
     first = made.eval()(torch.randn(4, 1000, generator=start()))
     assert bool((first.abs() > 1e-6).all())  # training can begin
     with torch.no_grad():
@@ -241,6 +241,8 @@ def test_bad_sizes(arguments, expected):
 def test_bad_options_and_shapes():
     with pytest.raises(OptionError, match="variational, product, signed"):
         GaussianProduct(2, form="sum", generator=start())
+    with pytest.raises(OptionError, match="sizes"):
+        GaussianProduct(2, sizes=(), generator=start())
     with pytest.raises(OptionError, match="several widths"):
         GaussianProduct([1, 2], shared=True, generator=start())
     with pytest.raises(ShapeError, match="3 variables of 6 numbers"):

@@ -5,7 +5,13 @@ import torch
 from torch.testing import assert_close
 
 import tolerances
-from internals import GaussianProductClassifier, PlainCNN, image_patches, whitening_map
+from internals import (
+    GaussianProductClassifier,
+    PlainCNN,
+    ProductDesign,
+    image_patches,
+    whitening_map,
+)
 from kermix.errors import OptionError, SampleError, ShapeError
 
 SIDE = 9
@@ -20,7 +26,8 @@ def pictures(count=24, channels=2, seed=0):
 def network_of(patch, **options):
     generator = torch.Generator().manual_seed(0)
     options = {"width": 12, "depth": 3, "output_width": 20, **options}
-    network = GaussianProductClassifier((2, SIDE, SIDE), 4, patch, generator=generator, **options)
+    design = ProductDesign(patch, **options)
+    network = GaussianProductClassifier((2, SIDE, SIDE), 4, design, generator=generator)
     network.prepare(pictures(), generator)
     network.train()(pictures())  # statistics that are not those of the start
     return network.eval()
@@ -59,7 +66,7 @@ def test_a_pixel_reaches_only_the_patches_it_lies_in(patch):
 def test_some_positions_are_a_network_of_these_only(options):
     generator = torch.Generator().manual_seed(0)
     network = GaussianProductClassifier(
-        (2, 7, 7), 4, 3, width=8, depth=2, generator=generator, **options
+        (2, 7, 7), 4, ProductDesign(width=8, depth=2, **options), generator=generator
     ).eval()
     images = torch.rand(5, 2, 7, 7, generator=generator)
     at = torch.tensor([3, 17, 4])
@@ -144,12 +151,12 @@ def test_bad_arguments_have_named_errors():
     for options in ({"patch": 2}, {"patch": 9}, {"stride": 0}, {"anchors_at": (4,)},
                     {"whitening": 0.0}, {"anchor_grid": 0}, {"alpha": "two"}):  # fmt: skip
         with pytest.raises(OptionError, match=next(iter(options))):
-            GaussianProductClassifier(shape, 10, **options)
+            GaussianProductClassifier(shape, 10, ProductDesign(**options))
     with pytest.raises(OptionError, match="classes=1"):
         GaussianProductClassifier(shape, 1)
     with pytest.raises(ShapeError, match="1, 8, 8"):
-        GaussianProductClassifier(shape, 2, width=4)(torch.zeros(2, 1, 8, 9))
+        GaussianProductClassifier(shape, 2, ProductDesign(width=4))(torch.zeros(2, 1, 8, 9))
     with pytest.raises(SampleError, match="equal"):
-        GaussianProductClassifier(shape, 2, width=4).prepare(
+        GaussianProductClassifier(shape, 2, ProductDesign(width=4)).prepare(
             torch.zeros(5, 1, 8, 8), torch.Generator()
         )

@@ -72,7 +72,7 @@ def test_the_command_runs_on_files_in_the_layout_of_celeba(tmp_path, monkeypatch
         "".join(f"{name} {0 if i < 40 else 2}\n" for i, name in enumerate(names))
     )
     monkeypatch.setenv("KERMIX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(images, "QUICK", SMALL)
+    monkeypatch.setattr(CellTraining, "quick", lambda: SMALL)
     monkeypatch.setattr(images, "sets_in", lambda root: tuple(
         name for name in sets_in(root) if name != "mnist"
     ))  # fmt: skip
@@ -114,7 +114,7 @@ def test_files_that_are_no_faces_are_refused(tmp_path):
 
 
 def test_cells_are_kept_and_taken(tmp_path, monkeypatch):
-    monkeypatch.setattr(images, "QUICK", SMALL)
+    monkeypatch.setattr(CellTraining, "quick", lambda: SMALL)
     options = {"cells": tmp_path, "seeds": 1, "device": "cpu"}
     first = images.run(True, **options)
     assert len(list(tmp_path.iterdir())) == 5
@@ -148,7 +148,7 @@ def test_a_network_that_draws_the_data_has_the_numbers_of_the_data():
 
 
 def test_seeds_that_are_not_whole_are_left_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(images, "QUICK", SMALL)
+    monkeypatch.setattr(CellTraining, "quick", lambda: SMALL)
     options = {"cells": tmp_path, "device": "cpu"}
     images.run(True, seeds=1, **options)
     for path in list(tmp_path.glob("digits-[sv]*.json")):

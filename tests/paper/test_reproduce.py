@@ -73,11 +73,19 @@ SMALL = {
     "fig-singular-functions": (functions, {"across": 30, "samples": 200}),
     "table-classification": (
         classification,
-        {"quick": True, "seeds": 1, "epochs": 1, "width": 8, "depth": 1, "output_width": 8},
+        {
+            "quick": True,
+            "seeds": 1,
+            "epochs": 1,
+            "width": 8,
+            "depth": 1,
+            "output_width": 8,
+            "images": 300,
+        },
     ),
     "table-as-written": (
         as_written,
-        {"quick": True, "seeds": 1, "epochs": 1, "width": 8, "output_width": 8},
+        {"quick": True, "seeds": 1, "epochs": 1, "width": 8, "output_width": 8, "images": 300},
     ),
 }
 CLAIMS = {
@@ -90,8 +98,6 @@ FILES = {".png", ".svg", ".json", ".csv"}
 def artefacts():
     """Each one computed at a size that takes a moment."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(classification, "QUICK_IMAGES", 300)
-        patch.setattr(as_written, "QUICK_IMAGES", 300)
         patch.setattr("internals.scaled_module.CENTERS_OF_A_DENSITY", 200)
         return {name: module.run(**options) for name, (module, options) in SMALL.items()}
 
@@ -138,9 +144,8 @@ def test_same_numbers_give_the_same_files(tmp_path):
 
 
 @pytest.mark.parametrize(("large", "mode"), [(0, "P"), (10**9, "RGBA")])
-def test_large_pictures_have_fewer_colours(large, mode, monkeypatch):
-    monkeypatch.setattr(artefact, "LARGE", large)
-    drawn = artefact._picture(Figure(), "png")
+def test_large_pictures_have_fewer_colours(large, mode):
+    drawn = artefact.picture_png(Figure(), large)
     assert Image.open(io.BytesIO(drawn)).mode == mode
 
 

@@ -57,14 +57,14 @@ def test_cells_are_kept_and_taken(tmp_path, capsys, monkeypatch):
     again = toy.run(cells=tmp_path, training=SMALL)
     assert again.tables == made.tables
     with pytest.raises(RunError, match="remove it"):
-        toy.run(cells=tmp_path, training=toy.QUICK)
+        toy.run(cells=tmp_path, training=toy.ToyTraining.quick())
     (tmp_path / "toy-svd-42.json").write_text("{}")
     with pytest.raises(RunError, match="not a cell"):
         toy.run(cells=tmp_path, training=SMALL)
 
 
 def test_the_command_trains_what_is_not_there(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(toy, "QUICK", SMALL)
+    monkeypatch.setattr(toy.ToyTraining, "quick", lambda: SMALL)
     arguments = ["--cells", str(tmp_path), "--cost", "svd", "--seeds", "42", "--device", "cpu"]
     arguments += ["--quick"]
     toy.main(arguments)

@@ -1,5 +1,6 @@
 """compare(): the values are the costs, the errors and notes are there, and the witness points."""
 
+import inspect
 import json
 import math
 
@@ -159,3 +160,16 @@ def test_a_verdict_does_not_load_sympy(monkeypatch):
     assert km.compare(x, y, permutations=19).verdict.pvalue > 0
     with pytest.raises(AssertionError):
         energy_distance(x.expand(2, 40, 3), y)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [(km.compare, 2), (km.evaluate, 2), (km.drift_over_time, 1)],
+)
+def test_a_wrong_option_is_told_with_the_nearest_one(function, arguments):
+    with pytest.raises(OptionError, match="has no option 'colums'; did you mean columns"):
+        function(*[torch.zeros(9, 2)] * arguments, colums=["x0"])
+    shown = inspect.signature(function).parameters
+    assert {"columns", "delimiter", "sheet", "level", "seed"} <= set(shown)
+    assert shown["exclude"].default == ()
+    assert not any(p.kind is p.VAR_KEYWORD for p in shown.values())

@@ -13,7 +13,6 @@ from cases import normal
 from internals import (
     KINDS,
     PASSES,
-    RESTARTING_PASSES,
     EMRows,
     MixtureColumnScale,
     choose_mixture,
@@ -42,7 +41,7 @@ def fit_by_em(rows, components, kind, seed=0):
     """So many components from a start at data, without a search."""
     told = EMRows(rows, kind)
     start = kmeans_start(told, components, seeded(seed))
-    return em(told, start, PASSES, restarting=RESTARTING_PASSES)[0].mixture()
+    return em(told, start, PASSES, restarting=8)[0].mixture()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -58,7 +58,7 @@ def test_no_batch_has_one_row(count, batch_size):
 
 def network(**options) -> GaussianProduct:
     start = torch.Generator().manual_seed(3)
-    return GaussianProduct([1, 2], 2, terms=5, width=4, generator=start, **options)
+    return GaussianProduct([1, 2], 2, sizes=(4, 5), generator=start, **options)
 
 
 @pytest.mark.parametrize("form", ["variational", "product", "signed"])

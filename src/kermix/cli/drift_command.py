@@ -69,10 +69,10 @@ def command(
     found = drift_over_time(
         source,
         level=test.level,
-        reading=reading,
         permutations=test.permutations,
         seed=test.seed,
         **asdict(periods),
+        **reading.said(),
     )
     by = "" if periods.by is None else f" by {periods.by}"
     title = f"Drift in {Path(source).name}{by}"

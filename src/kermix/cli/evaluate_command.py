@@ -109,12 +109,12 @@ def command(
         found = evaluate(
             real,
             fake,
-            reading=reading,
             level=test.level,
             permutations=test.permutations,
             seed=test.seed,
             progress=progress,
             **options,
+            **reading.said(),
         )
     answer.give(context, lambda: evaluation_report(found), found.to_dict, lambda: _print(found))
     if test.fail_if_different and found.good is None:

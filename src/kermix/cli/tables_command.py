@@ -54,14 +54,18 @@ def impute(
     ] = None,
     columns: Annotated[
         str | None,
-        typer.Option(help="Columns to fill, separated by commas. By default all."),
+        typer.Option(
+            help="Columns to fill, separated by commas. By default all but categories that are "
+            "empty in most rows, such as remarks."
+        ),
     ] = None,
     fill_all: Annotated[
         bool,
         typer.Option(
             "--fill-all",
             help="Fill also cells that have no value, as far as the other columns of their row "
-            "tell: columns that are nearly always empty in such rows.",
+            "tell (columns that are nearly always empty in such rows), and categories that are "
+            "empty in most rows.",
         ),
     ] = False,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
@@ -114,7 +118,8 @@ def _told_of_left(run: "Run", left: Mapping[str, Sequence[int]], fill_all: bool)
     """How many gaps of which columns are left in each table, and why."""
     from kermix.tables.runs.table_run import table_model
 
-    absences = {} if fill_all else table_model(run).absences
+    model = table_model(run)
+    absences = {} if fill_all else model.rarely_filled | model.absences
     clauses = []
     for name, counts in left.items():
         why = absences.get(name) or _why_left(run, name)

@@ -10,7 +10,9 @@ CUDA graph (`kermix.graphs`) after some calls of a kind, whoever makes them.
 
 import functools
 import inspect
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, ParamSpec, TypeAlias
 
 import torch
@@ -131,96 +133,132 @@ def set_statistics(
 
 Arguments = ParamSpec("Arguments")
 CALLS = ReplayedCalls()
+SAMPLES = ("x", "y", "weights_x", "weights_y")
+LAUNCHES_MATTER_UP_TO = 4608  # points of each set; from there on kernels fill a GPU. Convention
 
 
-def replayed(cost: Informative[Arguments]) -> Informative[Arguments]:
-    """Let a cost of few points on a GPU take a single launch, after some calls of a kind."""
-    parameters = inspect.signature(cost).parameters.values()
-    usual = {p.name: p.default for p in parameters if p.default is not p.empty}
-    del usual["return_info"]
-
-    @functools.wraps(cost)
-    def value(*args: Any, **options: Any) -> Any:
-        first = args[0] if args else options.get("x")
-        if isinstance(first, Tensor) and first.is_cuda:
-            named = dict(zip(("x", "y", "v"), args, strict=False))
-            given = {**usual, **named, **options}
-            # What Python refuses, it refuses in the words of the cost.
-            whole = len(given) == len(usual) + 2 and len(args) <= 3
-            if whole and {"x", "y"} <= given.keys() and not named.keys() & options.keys():
-                return by_graph(cost, **given)
-        return cost(*args, **options)
-
-    return value
+def replayed(compute: Callable[Arguments, tuple[Tensor, Info]]) -> Informative[Arguments]:
+    """An informative cost of which few points on a GPU take a single launch."""
+    return informative(compute, by_graph)
 
 
 def by_graph(
-    cost: Informative[...],
-    x: Tensor,
-    y: Any,
-    v: Kernel | None = None,
-    kernel: AnyKernel | None = None,
-    weights_x: Tensor | None = None,
-    weights_y: Tensor | None = None,
-    **options: Any,
-) -> Tensor:
-    """The cost of points, by a graph if it was asked often for what a graph can hold."""
-    if v is None and isinstance(kernel, GaussianKernel):
+    compute: Callable[..., tuple[Tensor, Info]], args: tuple[Any, ...], options: dict[str, Any]
+) -> Tensor | None:
+    """The cost of points on a GPU, by a graph if it was asked often; None: as it is."""
+    first = args[0] if args else options.get("x")
+    if not (isinstance(first, Tensor) and first.is_cuda):
+        return None
+    return graphed(compute, args, options)
+
+
+def graphed(
+    compute: Callable[..., tuple[Tensor, Info]], args: tuple[Any, ...], options: dict[str, Any]
+) -> Tensor | None:
+    """The same of any device, if it is what a graph can hold."""
+    try:
+        call = _signature(compute).bind(*args, **options)
+    except TypeError:  # what Python refuses, it refuses in the words of the cost
+        return None
+    call.apply_defaults()
+    settings = dict(call.arguments)
+    samples = [settings.pop(name) for name in SAMPLES]
+    v, kernel = settings.pop("v"), settings.pop("kernel", None)
+    if isinstance(kernel, GaussianKernel) and v is None:
         v, kernel = kernel, None
-    weights = {"weights_x": weights_x, "weights_y": weights_y}
-    fixed = v is None or kernel is not None
-    if fixed or not _may_be_captured(x, y, (weights_x, weights_y), options):
-        return cost(x, y, v, kernel=kernel, **weights, **options)
-    gaussian = as_kernel(v, x)  # type: ignore[arg-type]
-    if type(gaussian) is not GaussianKernel:
-        return cost(x, y, gaussian, **weights, **options)
-    # Variances change in the course of a training: a graph has them among its tensors.
-    variances = [_numbers_on_host(part) for part in gaussian.given]
-    counts = [len(part) if isinstance(part, tuple) else None for part in variances]
-    learned = [part if isinstance(part, Tensor) else None for part in variances]
-    numbers = tuple(u for part in variances if isinstance(part, tuple) for u in part)
+    if v is None or kernel is not None or not (_few_points(samples) and _looks_at_none(settings)):
+        return None
+    found = as_kernel(v, samples[0])
+    if type(found) is not GaussianKernel:
+        return None
+    variances = _Variances.of(found)
 
-    def compute(tensors: Sequence[Tensor | None], numbers: Sequence[float] | Tensor) -> Tensor:
-        x, y, weights_x, weights_y, *v = tensors
-        parts, first = [], 0
-        for count, tensor in zip(counts, v, strict=True):
-            parts.append(tensor if count is None else numbers[first : first + count])
-            first += count or 0
-        same = GaussianKernel(parts[0], parts[1], gaussian.per_dimension)  # type: ignore[arg-type]
-        return cost(x, y, same, weights_x=weights_x, weights_y=weights_y, **options)
+    def again(tensors: Sequence[Tensor | None], numbers: Sequence[float] | Tensor) -> Tensor:
+        x, y, *weights = tensors[: len(SAMPLES)]
+        same = variances.kernel(tensors[len(SAMPLES) :], numbers)
+        named = dict(zip(SAMPLES[2:], weights, strict=True))
+        return compute(x, y, same, **named, **settings)[0]
 
-    name = cost.__name__  # type: ignore[attr-defined]
-    how = (name, gaussian.per_dimension, *counts, *sorted(options.items()))
-    return CALLS.value(compute, [x, y, weights_x, weights_y, *learned], numbers, how)
+    how = (compute.__name__, variances.how, *sorted(settings.items()))
+    return CALLS.value(again, [*samples, *variances.tensors], variances.numbers, how)
 
 
-def _numbers_on_host(variances: tuple[float, ...] | Tensor | None) -> Any:
-    """Variances that nobody learns as numbers, if the host knows them."""
-    if isinstance(variances, Tensor) and not (variances.is_cuda or variances.requires_grad):
-        return tuple(variances.reshape(-1).tolist())
-    return variances
+@functools.cache
+def _signature(compute: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(compute)
 
 
-def _may_be_captured(
-    x: Tensor, y: Any, weights: Weights, options: dict[str, Any], most: int = 4608
-) -> bool:
-    """Whether launches take a share of the time, and no value is looked at on the way."""
-    given = [x, y, *(w for w in weights if w is not None)]
+def _few_points(samples: Sequence[Any]) -> bool:
+    """Whether these are two sets, and weights, of which launches take a share of the time."""
+    given = [t for t in samples if t is not None]
     return (
         all(isinstance(t, Tensor) for t in given)
-        and x.ndim == y.ndim == 2
-        and all(t.ndim == 1 for t in given[2:])
-        and min(len(x), len(y)) >= 2
-        and len(x) * len(y) <= most**2
+        and [t.ndim for t in given] == [2, 2] + [1] * len(given[2:])
+        and min(len(t) for t in given[:2]) >= 2
+        and math.prod(len(t) for t in given[:2]) <= LAUNCHES_MATTER_UP_TO**2
         and working_dtype(*given) == torch.float32
-        and options.get("method", "auto") in ("auto", "polar")
-        and options.get("form") != "logdet"
-        and all(o is None or isinstance(o, bool | int | float | str) for o in options.values())
     )
 
 
+def _looks_at_none(settings: dict[str, Any]) -> bool:
+    """Whether no value is looked at on the way, and settings are what calls are told apart by."""
+    return (
+        settings.get("method", "auto") in ("auto", "polar")
+        and settings.get("form") != "logdet"
+        and all(o is None or isinstance(o, bool | int | float | str) for o in settings.values())
+    )
+
+
+@dataclass(frozen=True)
+class _Variances:
+    """Variances of the data and of the centers, which change in the course of a training.
+
+    A graph has them among its numbers, or its tensors where somebody learns them.
+    """
+
+    parts: list[tuple[float, ...] | Tensor | None]
+    per_dimension: bool
+
+    @classmethod
+    def of(cls, kernel: GaussianKernel) -> "_Variances":
+        """Those of a kernel; as numbers where the host knows them."""
+        known = [
+            isinstance(u, Tensor) and not (u.is_cuda or u.requires_grad) for u in kernel.given
+        ]
+        parts = [tuple(u.reshape(-1).tolist()) if host else u  # type: ignore[union-attr]
+                 for u, host in zip(kernel.given, known, strict=True)]  # fmt: skip
+        return cls(parts, kernel.per_dimension)
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """All that are numbers."""
+        return tuple(u for part in self.parts if isinstance(part, tuple) for u in part)
+
+    @property
+    def tensors(self) -> list[Tensor | None]:
+        """All that are tensors, in their places."""
+        return [part if isinstance(part, Tensor) else None for part in self.parts]
+
+    @property
+    def how(self) -> tuple[Any, ...]:
+        """What they do not have in common with others of the same shapes."""
+        counts = (len(part) if isinstance(part, tuple) else None for part in self.parts)
+        return (self.per_dimension, *counts)
+
+    def kernel(
+        self, tensors: Sequence[Tensor | None], numbers: Sequence[float] | Tensor
+    ) -> GaussianKernel:
+        """The kernel of other variances of this kind."""
+        found: list[Any] = []
+        first = 0
+        for part, tensor in zip(self.parts, tensors, strict=True):
+            count = len(part) if isinstance(part, tuple) else 0
+            found.append(numbers[first : first + count] if isinstance(part, tuple) else tensor)
+            first += count
+        return GaussianKernel(found[0], found[1], self.per_dimension)
+
+
 @replayed
-@informative
 def scalar_cost(
     x: Tensor | Mixture | Sketch,  # (*B, N, d)
     y: Tensor | Mixture | Sketch,  # (*B, K, d)
@@ -275,7 +313,6 @@ def scalar_cost(
 
 
 @replayed
-@informative
 def vector_cost(
     x: Tensor | Mixture | Sketch,  # (*B, N, d)
     y: Tensor | Mixture | Sketch,  # (*B, K, d)
@@ -380,7 +417,6 @@ def vector_weights(
 
 
 @replayed
-@informative
 def matrix_cost(
     x: Tensor | Mixture | Sketch,  # (*B, N, d)
     y: Tensor | Mixture | Sketch,  # (*B, K, d)
@@ -453,7 +489,6 @@ def matrix_cost(
 
 
 @replayed
-@informative
 def svd_cost(
     x: Tensor | Mixture | Sketch,  # (*B, N, d)
     y: Tensor | Mixture | Sketch,  # (*B, K, d)

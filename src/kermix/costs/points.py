@@ -98,9 +98,10 @@ class WeightedSet:
 
         The weights sum to `total`, by default the number of points.
         """
-        roots = self.roots(matrix.dtype, len(self) if total is None else total)
-        if roots is None:
+        if self.weights is None:
             return matrix
+        roots = self.roots(matrix.dtype, len(self) if total is None else total)
+        assert roots is not None
         for direction in (-1, -2) if axis is None else (axis,):
             matrix = matrix * roots.unsqueeze(direction)
         return matrix
@@ -170,9 +171,8 @@ class PointSet(GaussianSet):
 
 def predicted_by(projection: Tensor, log_scale: Tensor, centers: Cholesky) -> Scaled:
     r"""$P_1^\top R_F^{-1} P_1$ with `P_1 = exp(log_scale) projection`, (*B, K)."""
-    whitened = centers.whiten(projection.unsqueeze(-1)).squeeze(-1)
-    info = Info("cholesky", centers.ridge)
-    return Scaled(whitened.square().sum(-1), 2 * log_scale, info)
+    square = centers.whitened_square(projection.unsqueeze(-1))
+    return Scaled(square, 2 * log_scale, Info("cholesky", centers.ridge))
 
 
 class GramStatistics(ABC):
@@ -199,26 +199,21 @@ class GramStatistics(ABC):
         return predicted_by(*self.projection(), self.factor_y())
 
     def total_correlation(self, data_fixed: bool) -> Scaled:
-        """The sum of the squares of what `_whitened` gives."""
-        matrix, log_scale, info = self._whitened(data_fixed)
-        return Scaled(matrix.square().sum((-2, -1)), 2 * log_scale, info)
+        """The sum of the squares of canonical correlations; of whitened centers, if data are."""
+        cross, centers = self.cross(), self.factor_y()
+        data = None if data_fixed else self.factor_x()
+        used = centers.ridge if data is None else torch.maximum(centers.ridge, data.ridge)
+        square = centers.whitened_square(cross.matrix, data)
+        return Scaled(square, 2 * cross.log_scale, Info("cholesky", used))
 
     def correlations(self) -> Correlations:
         """The squares on the smaller side."""
-        matrix, log_scale, info = self._whitened(data_fixed=False)
+        cross, centers, data = self.cross(), self.factor_y(), self.factor_x()
+        matrix = data.whiten(centers.whiten(cross.matrix).mT).mT
         if matrix.shape[-2] > matrix.shape[-1]:
             matrix = matrix.mT
-        return Correlations(matrix @ matrix.mT, 2 * log_scale, info)
-
-    def _whitened(self, data_fixed: bool) -> tuple[Tensor, Tensor, Info]:  # (*B, K, N), (*B,)
-        """Matrix whose singular values are the canonical correlations, and its log scale."""
-        cross, centers = self.cross(), self.factor_y()
-        whitened = centers.whiten(cross.matrix)
-        if data_fixed:
-            return whitened, cross.log_scale, Info("cholesky", centers.ridge)
-        data = self.factor_x()
-        used = torch.maximum(centers.ridge, data.ridge)
-        return data.whiten(whitened.mT).mT, cross.log_scale, Info("cholesky", used)
+        info = Info("cholesky", torch.maximum(centers.ridge, data.ridge))
+        return Correlations(matrix @ matrix.mT, 2 * cross.log_scale, info)
 
 
 class SetStatistics(GramStatistics):

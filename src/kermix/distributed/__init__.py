@@ -1,8 +1,7 @@
 """One cost over many processes: each rank's rows in, the cost of all rows out; how ranks start."""
 
-from kermix.distributed.launch import launch
 from kermix.distributed.loss import DistributedLoss, RankInfo, Strategy
-from kermix.distributed.ranks import Ranks, shares, slice_of
+from kermix.distributed.processes import Ranks, launch, shares, slice_of
 
 __all__ = [
     "DistributedLoss",

@@ -17,7 +17,7 @@ from kermix.costs.functions import SKETCH_ABOVE
 from kermix.costs.losses import KernelLoss, MatrixLoss, SVDLoss, VectorLoss
 from kermix.costs.moments import CANDIDATES, MomentStatistics, subsample
 from kermix.distributed import sharded
-from kermix.distributed.ranks import Ranks
+from kermix.distributed.processes import Ranks
 from kermix.errors import DeviceError, KernelError, OptionError, RankError, SampleError, ShapeError
 from kermix.kernels.gaussian import as_kernel
 from kermix.linalg.cholesky import default_ridge, solve_dtype

@@ -28,7 +28,7 @@ from torch import Tensor
 from kermix.checks import broadcast_shape
 from kermix.costs.formulas import Correlations, Scaled
 from kermix.costs.points import PointSet, predicted_by
-from kermix.distributed.ranks import Ranks, slice_of
+from kermix.distributed.processes import Ranks, slice_of
 from kermix.errors import ShapeError
 from kermix.info import Info
 from kermix.kernels.gaussian import GaussianKernel, KernelTerms

@@ -147,8 +147,8 @@ class KernelMixture(DensityMixin, BaseEstimator):
         return self
 
     def _train(self, rows: np.ndarray, seed: int) -> Self:
-        from kermix.training.build import Split, build_trainer
         from kermix.training.mixture_search import clearly_better, gaussian_log_densities
+        from kermix.training.samples_task import Split, build_trainer
 
         given = {
             "cost": self.cost, "model": self.model, "components": self.n_components,

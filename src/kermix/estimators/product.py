@@ -19,12 +19,12 @@ from torch import Tensor
 
 from kermix.checks import check_sizes, row_weights, seed_from
 from kermix.errors import OptionError, SampleError
-from kermix.networks.product_binned import MOST_VALUES, ColumnBins, shrink_to_rates
+from kermix.networks.product_binned import ColumnBins, shrink_to_rates
 from kermix.networks.product_rows import GaussianProduct, ProductForm
 from kermix.networks.scaled import Scaler
-from kermix.training.build import ROWS_TO_SPLIT
 from kermix.training.loop import gradients_on
 from kermix.training.product_training import FittedTable, TableSettings, fit_table
+from kermix.training.samples_task import held_out_rows
 
 __all__ = [
     "FOR_MORE_CLASSES",
@@ -50,7 +50,6 @@ SIZES = ("n_terms", "width", "depth", "n_members", "max_epochs", "n_iter_no_chan
 # Terms and epochs of a classifier where nothing is said: more classes need more of both, and the
 # trees of boosting, whose time is the measure, are as many as the classes, or one for two.
 FOR_TWO_CLASSES, FOR_MORE_CLASSES = (32, 30), (64, 50)
-VALUES_FOR_TWO_CLASSES = 64  # of a column
 PRECISIONS = (np.float64, np.float32)  # float32 stays: how far its numbers are rounded matters
 
 
@@ -150,7 +149,7 @@ class ProductEstimator(BaseEstimator):
         return fitted
 
     def _bins_of(self, scaled: Tensor, outputs: int, weights: Tensor | None) -> ColumnBins:
-        most = VALUES_FOR_TWO_CLASSES if outputs <= 2 else MOST_VALUES
+        most = 64 if outputs <= 2 else 128  # values of a column
         shares = None if weights is None else weights.double().numpy()
         return ColumnBins(scaled.double().numpy(), most, shares)
 
@@ -196,7 +195,7 @@ class ProductEstimator(BaseEstimator):
         held_out = min(int(rows * SHARE_HELD_OUT), MOST_HELD_OUT)
         if share is not None:
             held_out = int(rows * share)
-        if rows < ROWS_TO_SPLIT or not held_out:
+        if not held_out_rows(rows) or not held_out:
             everything = torch.arange(rows)
             return [(everything, everything[:0])] * int(self.n_members)
         if rows - held_out < 2:

@@ -28,7 +28,7 @@ from kermix.runs.run import Run
 from kermix.tables.runs.table_mixture import TableMixture
 from kermix.tables.runs.table_run import csv_form
 from kermix.tables.runs.training_data import TableData
-from kermix.training.build import split_rows
+from kermix.training.samples_task import split_rows
 
 __all__ = ["DRAWS", "Explored", "explorable", "odd_rows"]
 

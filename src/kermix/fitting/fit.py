@@ -22,7 +22,7 @@ from kermix.data.sources import (
     read_table,
     table_of_arrow,
 )
-from kermix.distributed.launch import check_ranks
+from kermix.distributed.processes import check_ranks
 from kermix.environment import is_rank, world_of_environment
 from kermix.errors import OptionError
 from kermix.files import whole_file, write_array

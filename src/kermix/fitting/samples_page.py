@@ -14,8 +14,8 @@ from kermix.pages.page import Card, save_charts
 from kermix.pages.plot import Axis, Plot
 from kermix.pages.sheets import grid_over, png_bytes, sheet
 from kermix.runs.run import Numbers, Run
-from kermix.training.build import Split
 from kermix.training.loop import Row
+from kermix.training.samples_task import Split
 
 __all__ = ["FitQuality", "sample_charts", "write_fit_report"]
 

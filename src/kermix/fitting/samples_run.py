@@ -18,7 +18,7 @@ from kermix.costs.baselines import energy_distance, mode_coverage
 from kermix.data.dataset import Dataset
 from kermix.data.readers.common import counted, listed
 from kermix.data.sources import BUILT_IN, Source, load, read_table
-from kermix.distributed.launch import check_ranks
+from kermix.distributed.processes import check_ranks
 from kermix.errors import SampleError, ShapeError, TableError
 from kermix.files import whole_file, write_array
 from kermix.fitting.samples_page import FitQuality, write_fit_report
@@ -26,7 +26,6 @@ from kermix.networks.scaled import ScaledModel, column_moments
 from kermix.runs.folder import FIT, check_data
 from kermix.runs.run import Draw, Kind, Numbers, OnRows, Outcome, Run, Start, has_folder
 from kermix.runs.train import stage_of
-from kermix.training.build import Split, build_model, build_trainer, split_rows
 from kermix.training.checkpoints import (
     check_declared,
     load_checkpoint,
@@ -36,7 +35,14 @@ from kermix.training.checkpoints import (
 from kermix.training.fit_settings import FitSettings
 from kermix.training.loop import Row, Trainer
 from kermix.training.mixture_search import clearly_better, gaussian_log_densities
-from kermix.training.samples_task import RowTask, check_shares
+from kermix.training.samples_task import (
+    RowTask,
+    Split,
+    build_model,
+    build_trainer,
+    check_shares,
+    split_rows,
+)
 
 __all__ = ["SAMPLES", "begin_samples", "fit_notes", "of_rows"]
 
@@ -45,7 +51,7 @@ def fit_notes(dataset: Dataset, split: Split) -> list[str]:
     """One sentence or two for each thing: what was left out, too few rows, constant columns.
 
     Example:
-        >>> from kermix.training.build import split_rows
+        >>> from kermix.training.samples_task import split_rows
         >>> rows = torch.tensor([[1.0, 5.0], [2.0, 5.0]])
         >>> for note in fit_notes(Dataset("two", rows, ["a", "b"]), split_rows(rows, 0)):
         ...     print(note)

@@ -20,6 +20,7 @@ has it since 2.9, and the numbers here are the same.
 """
 
 import copy
+import dataclasses
 import functools
 import time
 from collections.abc import Hashable, Iterable
@@ -32,13 +33,13 @@ from torch import Tensor, nn
 
 from kermix.checks import rows_at_once
 from kermix.data.images.labelled import LabelledImages, check_same_shape
-from kermix.distributed.ranks import Ranks
+from kermix.distributed.processes import Ranks
 from kermix.errors import RunError
 from kermix.graphs import adam
 from kermix.images.augmentation import Augmentation
 from kermix.images.classifier_settings import ClassifierSettings
 from kermix.networks.image_networks import ImageClassifier, ImageShape, PlainCNN
-from kermix.networks.product_images import GaussianProductClassifier
+from kermix.networks.product_images import GaussianProductClassifier, ProductDesign
 from kermix.training.checkpoints import (
     RunningAverage,
     check_declared,
@@ -47,8 +48,7 @@ from kermix.training.checkpoints import (
     rebuilding,
     set_statistics,
 )
-from kermix.training.loop import Forward, Row, Task
-from kermix.training.schedules import learning_rate
+from kermix.training.loop import Forward, Row, Task, learning_rate
 
 __all__ = [
     "ClassifierEvaluation",
@@ -408,27 +408,9 @@ def build_classifier(
     generator = torch.Generator().manual_seed(settings.seed)
     if settings.model == "cnn":
         return PlainCNN(shape, classes, generator=generator)
-    return GaussianProductClassifier(
-        shape,
-        classes,
-        settings.patch,
-        stride=settings.stride,
-        width=settings.width,
-        depth=settings.depth,
-        output_width=settings.output_width,
-        anchors_at=settings.anchors_at,
-        anchor_grid=settings.anchor_grid,
-        alpha=settings.alpha,
-        whitening=settings.whitening,
-        data_anchors=settings.data_anchors,
-        image_anchors=settings.image_anchors,
-        residual=settings.residual,
-        raw_pixels=settings.raw_pixels,
-        reading=settings.reading,
-        score_bias=settings.score_bias,
-        path=settings.path,
-        generator=generator,
-    )
+    names = [field.name for field in dataclasses.fields(ProductDesign)]
+    design = ProductDesign(**{name: getattr(settings, name) for name in names})
+    return GaussianProductClassifier(shape, classes, design, generator=generator)
 
 
 def load_classifier(folder: Path, device: str = "cpu") -> TrainedClassifier:

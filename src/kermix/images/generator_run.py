@@ -26,7 +26,6 @@ from kermix.pages.sheets import save_png, sheet
 from kermix.runs.folder import IMAGES, check_data
 from kermix.runs.run import Draw, Kind, Numbers, OnRows, Outcome, Run, Start
 from kermix.runs.train import stage_of
-from kermix.training.build import held_out_rows
 from kermix.training.checkpoints import (
     check_declared,
     load_checkpoint,
@@ -34,6 +33,7 @@ from kermix.training.checkpoints import (
     rebuilding,
 )
 from kermix.training.loop import Row, Trainer
+from kermix.training.samples_task import held_out_rows
 
 __all__ = ["ASKED", "GENERATOR", "begin_images", "suits_images"]
 

@@ -22,20 +22,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kermix.costs.baselines import energy_distance
-from kermix.distributed.ranks import Ranks
+from kermix.distributed.processes import Ranks
 from kermix.errors import OptionError, SampleError, ShapeError
 from kermix.images.generator_settings import CODED, ImageSettings
 from kermix.images.image_generator import ImageModel, PixelGenerator, code_network
 from kermix.images.spaces import Space, make_space
 from kermix.networks.generators import make_prior
 from kermix.networks.image_networks import Autoencoder
-from kermix.networks.mixture_networks import Draw, MixtureTable, ProductMixture
+from kermix.networks.mixture_networks import MixtureTable, ProductMixture, WeightedPoints
 from kermix.networks.scaled import evaluating
 from kermix.training.fit_settings import SampleCost
-from kermix.training.loop import Forward, Row, Task
+from kermix.training.loop import Forward, Row, Task, learning_rate
 from kermix.training.mixture_em import em_pass, product_em_pass
-from kermix.training.objective import sample_loss
-from kermix.training.schedules import VarianceSchedule, automatic_variance, learning_rate
+from kermix.training.objective import VarianceSchedule, automatic_variance, sample_loss
 
 __all__ = ["ImageRows", "ImageTask", "View", "build_image_model", "cached_backward", "encode_all"]
 
@@ -382,7 +381,7 @@ class ImageTask(Task):
 
         def cost(points: Tensor) -> Tensor:
             grouped = points.unflatten(0, (self.classes, self.per_class))
-            return self._cost(data, Draw(grouped, None), share)
+            return self._cost(data, WeightedPoints(grouped, None), share)
 
         return cached_backward(
             self.model.network, inputs, cost, images_at_once, self._fabric.backward
@@ -400,7 +399,7 @@ class ImageTask(Task):
         assert isinstance(network, MixtureTable)
         return em_pass(network, classes, floor)
 
-    def _cost(self, data: list[Tensor], draw: Draw, share: float) -> Tensor:  # ()
+    def _cost(self, data: list[Tensor], draw: WeightedPoints, share: float) -> Tensor:  # ()
         """The mean over spaces of the cost there."""
         points, weights = draw
         views = self._prepared()

@@ -11,7 +11,12 @@ from kermix.errors import OptionError
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.networks.generators import ConvDecoder, MLPGenerator, Prior
 from kermix.networks.image_networks import Autoencoder, doublings_of
-from kermix.networks.mixture_networks import Draw, MixtureTable, ProductMixture, stratified_draw
+from kermix.networks.mixture_networks import (
+    MixtureTable,
+    ProductMixture,
+    WeightedPoints,
+    stratified_draw,
+)
 from kermix.networks.scaled import evaluating
 
 __all__ = ["ImageModel", "LabelledDraw", "PixelGenerator", "code_network"]
@@ -92,16 +97,16 @@ class ImageModel(nn.Module):
         device = self.frequencies.device
         return torch.arange(self.classes, device=device).repeat_interleave(per_class)
 
-    def draw(self, per_class: int, generator: torch.Generator) -> Draw:
+    def draw(self, per_class: int, generator: torch.Generator) -> WeightedPoints:
         """Differentiable points (classes, n, d), `per_class` of each or a little more."""
         if isinstance(self.network, MixtureTable):
             mixture = self.network()
             repeats = -(-per_class // mixture.means.shape[-2])
-            return Draw(*stratified_draw(mixture, repeats, generator))
+            return WeightedPoints(*stratified_draw(mixture, repeats, generator))
         if isinstance(self.network, ProductMixture):
             return self.network.draw(per_class, generator)
         points = self.network(self.inputs(self.each_class(per_class), generator))
-        return Draw(points.unflatten(0, (self.classes, per_class)), None)
+        return WeightedPoints(points.unflatten(0, (self.classes, per_class)), None)
 
     def to_images(self, points: Tensor) -> Tensor:  # (n, d) -> (n, c, h, w)
         """Images, with values in [0, 1], of points."""

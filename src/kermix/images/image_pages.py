@@ -182,7 +182,6 @@ def _sheet(images: Tensor, caption: str, across: int = 10) -> tuple[bytes, str]:
 
 
 SHOWN_ANCHORS, SHOWN_FILTERS, SHOWN_MISTAKES = 48, 64, 24
-LARGE_PATCH = 1
 
 
 def write_report(
@@ -243,11 +242,12 @@ def _learned(trainer: Trainer[ClassifierTask]) -> list[tuple[bytes, str]]:
     if not isinstance(network, GaussianProductClassifier):
         return []
     learned = []
-    if network.patch > LARGE_PATCH:
+    side = network.design.patch
+    if side > 1:
         filters = network.filters().cpu()
         strongest = filters.flatten(1).norm(dim=1).argsort(descending=True)[:SHOWN_FILTERS]
         learned.append(_sheet(signed(filters[strongest]), "Patch filters: weights of the first "
-            f"layer on patches of {network.patch} x {network.patch} pixels, largest norm first; "
+            f"layer on patches of {side} x {side} pixels, largest norm first; "
             "orange is positive, blue negative.", min(16, len(strongest))))  # fmt: skip
     maps = network.anchor_maps().cpu()
     used = network.output.scores.weight.detach().cpu().norm(dim=0).argsort(descending=True)

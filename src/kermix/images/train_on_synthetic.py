@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from kermix.distributed.ranks import Ranks
+from kermix.distributed.processes import Ranks
 from kermix.images.augmentation import Augmentation
 from kermix.images.image_quality import predict
 from kermix.networks.image_networks import (
@@ -16,8 +16,7 @@ from kermix.networks.image_networks import (
     linear_classifier,
     mlp_classifier,
 )
-from kermix.training.loop import Forward, Task, Trainer
-from kermix.training.schedules import learning_rate
+from kermix.training.loop import Forward, Task, Trainer, learning_rate
 
 __all__ = ["JudgeTask", "accuracy", "fit_classifier", "train_on_synthetic"]
 

@@ -185,7 +185,7 @@ class _Gram(torch.autograd.Function):
         ctx.mark_non_differentiable(distances, nearest, log_scale)
         ctx.set_materialize_grads(False)
         ctx.keeps_kernel = (
-            not isinstance(rates, Tensor)
+            not any(ctx.needs_input_grad[2:4])  # nobody learns the terms
             and len(rates) == 1
             and ctx.layout is None
             and a.shape[-1] <= DIRECT_PULLS_UP_TO
@@ -199,14 +199,16 @@ class _Gram(torch.autograd.Function):
             return (None,) * 8
         a, b, nearest, log_scale, kept, *learned = ctx.saved_tensors
         rates, log_weights = learned or ctx.numbers
-        again = torch.is_grad_enabled()
-        distances: Tensor | None = None
-        if ctx.keeps_kernel and not again:
-            kernels = [kept]
-        else:
-            # For a second derivative the distances must depend on the points again.
-            distances = squared_distances(a, b, ctx.same, ctx.layout) if again else kept
-            kernels = kernels_at(distances, rates, log_weights, nearest, log_scale)
+        distances: Tensor | None = kept
+        if torch.is_grad_enabled():  # the distances must depend on the points again
+            distances = squared_distances(a, b, ctx.same, ctx.layout)
+        elif ctx.keeps_kernel:
+            distances = None
+        kernels = (
+            [kept]
+            if distances is None
+            else kernels_at(distances, rates, log_weights, nearest, log_scale)
+        )
         parts = [grad * kernel for kernel in kernels]
         pulls = [rate * part for rate, part in zip(rates, parts, strict=True)]
         toward_b, toward_a = attraction(

@@ -1,10 +1,12 @@
 """Factorizations of Gram matrices: Cholesky with a relative ridge, leading singular triplets.
 
-With the factor go the systems that are solved with it. The triplets of a large matrix come from
-subspace iteration.
+With the factor go the systems that are solved with it, and sums of squares of what it whitens,
+whose gradients need no derivative of a factor. The triplets of a large matrix come from subspace
+iteration.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,6 +37,7 @@ class Cholesky:
 
     factor: Tensor  # (*B, K, K)
     ridge: Tensor  # (*B,)
+    matrix: Tensor  # (*B, K, K), what was factored
 
     def whiten(self, columns: Tensor) -> Tensor:  # (*B, K, M) -> (*B, K, M)
         """Multiply by the inverse of the factor."""
@@ -43,6 +46,115 @@ class Cholesky:
     def solve(self, columns: Tensor) -> Tensor:  # (*B, K, M) -> (*B, K, M)
         """Multiply by the inverse of the regularized matrix."""
         return torch.cholesky_solve(columns, self.factor)
+
+    def whitened_square(
+        self, columns: Tensor, others: "Cholesky | None" = None
+    ) -> Tensor:  # (*B, K, M) -> (*B,)
+        r"""The sum of the squares of whitened columns: $\mathrm{tr}(C^\top R^{-1} C)$.
+
+        Args:
+            columns: The columns.
+            others: What whitens their rows as well, of an (M, M) matrix.
+        """
+        if torch.compiler.is_compiling():  # it differentiates the plain formula by itself
+            found = self.whiten(columns)
+            found = found if others is None else others.whiten(found.mT)
+            return found.square().sum((-2, -1))
+        sides = [side for side in (self, others) if side is not None]
+        shapes = (t.shape[:-2] for t in (columns, *(side.factor for side in sides)))
+        batch = torch.broadcast_shapes(*shapes)
+        given = [columns.expand(*batch, *columns.shape[-2:])]
+        for side in sides:  # of a constant factor: the matrix has the gradient
+            shape = *batch, *side.matrix.shape[-2:]
+            given += [side.matrix.expand(shape), side.factor.detach().expand(shape)]
+        kind = _WhitenedSquare if others is None else _TwiceWhitenedSquare
+        value: Tensor = kind.apply(*given)[0]
+        return value
+
+
+class _Solve(torch.autograd.Function):
+    """Columns times the inverse of a matrix whose factor is known; so is its derivative."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(columns: Tensor, matrix: Tensor, factor: Tensor) -> Tensor:
+        return torch.cholesky_solve(columns, factor)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[1:], output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        matrix, factor, found = ctx.saved_tensors
+        pulled = _Solve.apply(grad, matrix, factor)
+        return pulled, -pulled @ found.mT, None
+
+
+class _WhitenedSquare(torch.autograd.Function):
+    r"""$|L^{-1} C|^2$ of columns `C`, whose gradients are products of $W = R^{-1} C$."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(columns: Tensor, matrix: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+        whitened = torch.linalg.solve_triangular(factor, columns, upper=False)
+        return whitened.square().sum((-2, -1)), whitened
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*inputs, output[1])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor, Tensor | None, None]:
+        columns, matrix, factor, whitened = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            solved = _Solve.apply(columns, matrix, factor)
+        else:
+            solved = torch.linalg.solve_triangular(factor.mT, whitened, upper=True)
+        scaled = grad[..., None, None] * solved
+        return 2 * scaled, -scaled @ solved.mT if ctx.needs_input_grad[1] else None, None
+
+
+class _TwiceWhitenedSquare(torch.autograd.Function):
+    r"""$|L_1^{-1} C L_2^{-\top}|^2$, likewise: by $R_1^{-1} C L_2^{-\top}$ and its like."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        columns: Tensor, matrix: Tensor, factor: Tensor, other_matrix: Tensor, other: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        whitened = torch.linalg.solve_triangular(factor, columns, upper=False)
+        whitened = torch.linalg.solve_triangular(other.mT, whitened, upper=True, left=False)
+        return whitened.square().sum((-2, -1)), whitened
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*inputs, output[1])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+        columns, matrix, factor, other_matrix, other, whitened = ctx.saved_tensors
+        scale = grad[..., None, None]
+        _, of_matrix, _, of_other, _ = ctx.needs_input_grad
+        if torch.is_grad_enabled():
+            rows = _Solve.apply(columns, matrix, factor)
+            both = _Solve.apply(rows.mT, other_matrix, other)  # (*B, M, K)
+            beside = _Solve.apply(columns.mT, other_matrix, other)
+            grads = -scale * (both.mT @ rows.mT), -scale * (both @ beside.mT)
+            return 2 * scale * both.mT, grads[0], None, grads[1], None
+        rows = torch.linalg.solve_triangular(factor.mT, whitened, upper=True)
+        both = torch.linalg.solve_triangular(other, rows, upper=False, left=False)
+        for_matrix = -scale * (rows @ rows.mT) if of_matrix else None
+        for_other = None
+        if of_other:
+            beside = torch.linalg.solve_triangular(other.mT, whitened.mT, upper=True)
+            for_other = -scale * (beside @ beside.mT)
+        return 2 * scale * both, for_matrix, None, for_other, None
 
 
 def default_ridge(dtype: torch.dtype) -> float:
@@ -68,18 +180,19 @@ def cholesky(
     checked_ridge(ridge)
     k = matrix.shape[-1]
     diagonal = matrix.diagonal(dim1=-2, dim2=-1)
-    eye = torch.eye(k, dtype=matrix.dtype, device=matrix.device)
     used = torch.full_like(diagonal[..., 0], ridge).detach()
 
     def shifted(relative: Tensor) -> Tensor:
-        return matrix + (relative * diagonal.mean(-1))[..., None, None] * eye
+        moved = diagonal + (relative * diagonal.mean(-1)).unsqueeze(-1)
+        return torch.diagonal_scatter(matrix, moved, dim1=-2, dim2=-1)
 
     safe = 2 * k * (k + 1) * torch.finfo(matrix.dtype).eps
     if ridge < safe:
         with torch.no_grad():
             failed = torch.linalg.cholesky_ex(shifted(used)).info != 0
         used = torch.where(failed, torch.full_like(used, safe), used)
-    return Cholesky(torch.linalg.cholesky_ex(shifted(used)).L, used)
+    moved = shifted(used)
+    return Cholesky(torch.linalg.cholesky_ex(moved).L, used, moved)
 
 
 def shrunk(

@@ -13,13 +13,13 @@ from kermix.networks.image_networks import PlainCNN
 from kermix.networks.mixture_networks import (
     ConditionalMixtureNetwork,
     ContinuousMixtureNetwork,
-    Draw,
     MixtureNetwork,
     MixtureTable,
     ProductMixture,
+    WeightedPoints,
     stratified_draw,
 )
-from kermix.networks.product_images import GaussianProductClassifier
+from kermix.networks.product_images import GaussianProductClassifier, ProductDesign
 from kermix.networks.product_layers import GaussianLayer, GaussianOutput
 from kermix.networks.product_rows import GaussianProduct
 
@@ -27,7 +27,6 @@ __all__ = [
     "ConditionalMixtureNetwork",
     "ContinuousMixtureNetwork",
     "ConvDecoder",
-    "Draw",
     "GaussianLayer",
     "GaussianOutput",
     "GaussianPrior",
@@ -40,7 +39,9 @@ __all__ = [
     "MixtureTable",
     "PlainCNN",
     "Prior",
+    "ProductDesign",
     "ProductMixture",
     "UniformPrior",
+    "WeightedPoints",
     "stratified_draw",
 ]

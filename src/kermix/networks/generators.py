@@ -26,8 +26,6 @@ __all__ = [
     "reset_with",
 ]
 
-STATES = 32  # of a hybrid prior
-
 
 class Prior(Protocol):
     """A distribution of noise vectors."""
@@ -89,7 +87,7 @@ class HybridPrior:
     """
 
     continuous: int = 10
-    states: int = STATES
+    states: int = 32
 
     def __post_init__(self) -> None:
         _check_positive("continuous", self.continuous)
@@ -121,7 +119,7 @@ def make_prior(name: PriorName, dimension: int = 10, states: int = 0) -> Prior:
         return UniformPrior(dimension)
     if name == "gaussian" and not states:
         return GaussianPrior(dimension)
-    return HybridPrior(dimension, states or STATES)
+    return HybridPrior(dimension, states) if states else HybridPrior(dimension)
 
 
 def _check_positive(name: str, value: int) -> None:

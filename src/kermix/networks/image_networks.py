@@ -28,17 +28,15 @@ __all__ = [
     "mlp_classifier",
 ]
 
-LARGEST_FIRST_MAP = 8
 
-
-def doublings_of(side: int) -> int:
+def doublings_of(side: int, largest_first_map: int = 8) -> int:
     """How often a decoder doubles: twice up to 32 pixels, three times up to 64, and so on.
 
     Example:
         >>> doublings_of(28), doublings_of(64)
         (2, 3)
     """
-    return max(2, math.ceil(math.log2(side / LARGEST_FIRST_MAP)))
+    return max(2, math.ceil(math.log2(side / largest_first_map)))
 
 
 class ConvEncoder(nn.Module):
@@ -218,9 +216,6 @@ class ImageClassifier(nn.Module, ABC):
         return sum(p.numel() for p in self.parameters())
 
 
-IMAGES_FOR_STATISTICS = 10_000
-
-
 class PlainCNN(ImageClassifier):
     """Stages of 3 x 3 convolutions, batch normalization and ReLU, each ending in a maximum pool.
 
@@ -273,9 +268,9 @@ class PlainCNN(ImageClassifier):
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     @torch.no_grad()
-    def prepare(self, images: Tensor, generator: torch.Generator) -> None:
-        """Take mean and deviation of each channel."""
-        chosen = torch.randperm(len(images), generator=generator)[:IMAGES_FOR_STATISTICS]
+    def prepare(self, images: Tensor, generator: torch.Generator, most: int = 10_000) -> None:
+        """Take mean and deviation of each channel, of so many images at most."""
+        chosen = torch.randperm(len(images), generator=generator)[:most]
         pixels = as_numbers(images[chosen.to(images.device)])
         deviation, mean = torch.std_mean(pixels, (0, 2, 3))
         self.mean.copy_(mean.view_as(self.mean))

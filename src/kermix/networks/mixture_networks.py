@@ -28,19 +28,19 @@ __all__ = [
     "ComponentNetwork",
     "ConditionalMixtureNetwork",
     "ContinuousMixtureNetwork",
-    "Draw",
     "MixtureNetwork",
     "MixtureTable",
     "ProductMixture",
+    "WeightedPoints",
     "stratified_draw",
     "widened",
 ]
 
-INITIAL_VARIANCE = 0.1
+INITIAL_VARIANCE = 0.1  # a convention
 LOWEST_LOG_VARIANCE, HIGHEST_LOG_VARIANCE = math.log(1e-10), math.log(1e4)
 
 
-class Draw(NamedTuple):
+class WeightedPoints(NamedTuple):
     """Points of a model, differentiable, and their weights (None: all equal)."""
 
     points: Tensor  # (*B, n, d)
@@ -308,12 +308,12 @@ class ProductMixture(nn.Module):
         """Variances of the components."""
         return self.log_variances.clamp(LOWEST_LOG_VARIANCE, HIGHEST_LOG_VARIANCE).exp()
 
-    def draw(self, n: int, generator: torch.Generator) -> Draw:
+    def draw(self, n: int, generator: torch.Generator) -> WeightedPoints:
         """Points (..., n, C * d), differentiable by centers and variances; weights are none."""
         batch = self.means.shape[:-3]
         items = torch.arange(batch.numel(), device=self.means.device).repeat_interleave(n)
         points = self.points(items, generator)
-        return Draw(points.view(*batch, n, points.shape[-1]), None)
+        return WeightedPoints(points.view(*batch, n, points.shape[-1]), None)
 
     def points(self, items: Tensor, generator: torch.Generator) -> Tensor:  # (n,) -> (n, C * d)
         """A point of each of these batch items: a center plus noise in every part."""

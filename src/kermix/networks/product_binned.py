@@ -23,7 +23,6 @@ from torch.nn import functional
 from kermix.networks.product_rows import GaussianProduct, VariableLayer
 
 __all__ = [
-    "MOST_VALUES",
     "ColumnBins",
     "Grid",
     "binned_exponents",
@@ -37,14 +36,12 @@ __all__ = [
 
 # Gaussians are powers of two, which torch computes twice as fast as those of e.
 ROOT = math.sqrt(math.log2(math.e))  # exp(-u^2) = 2^(-(ROOT u)^2)
-# Powers of two below the smallest normal number take five times as long, in what follows as well.
-FARTHEST = math.sqrt(120.0)
-ROWS_AT_ONCE = 1024  # sums depend on it
-MOST_NUMBERS = 2**27  # features of all rows that are kept from layer to layer: half a gigabyte
 
 
 @torch.no_grad()
-def set_row_statistics(network: GaussianProduct, rows: Tensor) -> None:
+def set_row_statistics(
+    network: GaussianProduct, rows: Tensor, at_once: int = 1024, most: int = 2**27
+) -> None:
     """Set all running statistics to those of these rows, for weights that stay.
 
     What batches leave behind is a mean over the last ten or so, of weights that have moved on.
@@ -52,6 +49,8 @@ def set_row_statistics(network: GaussianProduct, rows: Tensor) -> None:
     Args:
         network: In evaluation.
         rows: (n, sum of widths), or (n, E, sum of widths); of very many, evenly some.
+        at_once: Rows that are worked on together; sums depend on it.
+        most: Features of all rows that are kept from layer to layer: half a gigabyte.
 
     Example:
         >>> start = torch.Generator().manual_seed(0)
@@ -62,17 +61,20 @@ def set_row_statistics(network: GaussianProduct, rows: Tensor) -> None:
     """
     layers = [layer for layer in network.layers if isinstance(layer, VariableLayer)]
     kept = max(layer.weight.shape[1] for layer in layers) * len(network.anchors)
-    rows = rows[:: -(-len(rows) * kept // MOST_NUMBERS)]
-    parts = [network.variables(part) for part in rows.split(ROWS_AT_ONCE)]
-    for layer in layers[:-1]:
+    rows = rows[:: -(-len(rows) * kept // most)]
+    parts = [network.variables(part) for part in rows.split(at_once)]
+    for layer in layers:
         _set(layer.norm, (layer.gaussians(part).flatten(1) for part in parts))
-        parts = [layer(part) for part in parts]
-    last = layers[-1]
-    _set(last.norm, (last.gaussians(part).flatten(1) for part in parts))
+        if layer is not layers[-1]:
+            parts = [layer(part) for part in parts]
     if network.norm is not None:
-        away = (last(part) - network.anchors for part in parts)
-        members = (network.members or 1, -1)
-        _set(network.norm, (-d.square().unflatten(1, members).mean(2).flatten(1) for d in away))
+        _set(network.norm, (_log_terms(network, layers[-1](part)) for part in parts))
+
+
+def _log_terms(network: GaussianProduct, features: Tensor) -> Tensor:  # (n, E * T, K)
+    """Logarithms of the terms of the variational form, before their norm: (n, E * K)."""
+    squares = (features - network.anchors).square()
+    return -squares.unflatten(1, (network.members or 1, -1)).mean(2).flatten(1)
 
 
 def _set(norm: nn.BatchNorm1d, parts: Iterable[Tensor]) -> None:  # (n, features) each
@@ -90,9 +92,6 @@ def _set(norm: nn.BatchNorm1d, parts: Iterable[Tensor]) -> None:  # (n, features
         count += len(part)
     norm.running_mean.copy_(mean)
     norm.running_var.copy_(squares / count)
-
-
-HALVINGS = 12  # of the interval from 0 to 1
 
 
 def shrink_to_rates(scores: Tensor, inverse_temperature: Tensor | float, rates: Tensor) -> Tensor:
@@ -113,7 +112,7 @@ def shrink_to_rates(scores: Tensor, inverse_temperature: Tensor | float, rates: 
 
 
 def fit_inverse_temperature(
-    scores: Tensor, labels: Tensor, weights: Tensor | None, rates: Tensor
+    scores: Tensor, labels: Tensor, weights: Tensor | None, rates: Tensor, halvings: int = 12
 ) -> Tensor:
     """The inverse temperature with which labels are most likely, (): their loss is convex in it.
 
@@ -122,6 +121,7 @@ def fit_inverse_temperature(
         labels: Their classes, (...).
         weights: Of these rows, (...).
         rates: The share of each class.
+        halvings: Of the interval from 0 to 1, in which it is looked for.
 
     Example:
         >>> scores = torch.tensor([[0.0, 8.0]] * 4)
@@ -134,7 +134,7 @@ def fit_inverse_temperature(
     away = scores - base
     right = away.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     low, high = away.new_zeros(()), away.new_ones(())
-    for _ in range(HALVINGS):
+    for _ in range(halvings):
         middle = (low + high) / 2
         chances = (base + away * middle).softmax(-1)
         slope = torch.linalg.vecdot(chances, away) - right
@@ -144,18 +144,14 @@ def fit_inverse_temperature(
     return torch.where(high == 1, high, low)
 
 
-BINNED_ROWS_AT_ONCE = 4096  # sums depend on it
-LARGE = 28_000_000  # bytes; a hint of more than 32 MiB would not be taken
-
-
-def retain_heap() -> None:
+def retain_heap(size: int = 28_000_000) -> None:
     """Let the C library keep what a step frees for the next one, where it is glibc.
 
     It gives large blocks back to the system at once and has to take fresh pages then, which was
     two fifths of a step. Where a larger one was freed before, it no longer does; this one is
-    never written to.
+    never written to. A hint of more than 32 MiB would not be taken.
     """
-    torch.empty(LARGE, dtype=torch.uint8)
+    torch.empty(size, dtype=torch.uint8)
 
 
 class Grid(NamedTuple):
@@ -198,15 +194,20 @@ def binned_exponents(network: GaussianProduct, grid: Grid, codes: Tensor) -> Ten
 
 
 @torch.no_grad()
-def set_binned_statistics(network: GaussianProduct, grid: Grid, codes: Tensor) -> None:
-    """Set all running statistics to those of these rows, (n, E, T), for weights that stay."""
+def set_binned_statistics(
+    network: GaussianProduct, grid: Grid, codes: Tensor, at_once: int = 4096
+) -> None:
+    """Set all running statistics to those of these rows, (n, E, T), for weights that stay.
+
+    Sums depend on how many rows are worked on at once.
+    """
     _exponents(network, grid, track=True)
     if network.norm is None:
         return
     mean, variance = network.norm.running_mean, network.norm.running_var
     assert mean is not None
     assert variance is not None
-    parts = codes.split(BINNED_ROWS_AT_ONCE)  # twice over the rows, and never all of them at once
+    parts = codes.split(at_once)  # twice over the rows, and never all of them at once
     total = torch.zeros_like(mean, dtype=torch.float64)
     for part in parts:
         total += binned_exponents(network, grid, part).sum(0)
@@ -229,7 +230,7 @@ def _exponents(network: GaussianProduct, grid: Grid, track: bool) -> Tensor:  # 
         if last:  # here so that the mean over columns takes no pass of its own
             share = 1 / math.sqrt(count) if network.form == "variational" else 1.0
             scale, shift = scale * share, (shift - network.anchors) * share
-        given = (weight, anchors, scale, shift, shares, layer.norm.eps, last)
+        given = (weight, anchors, scale, shift, shares, (layer.norm.eps, last))
         y, mean, variance = _GridLayer.apply(y, *given)
         if track:
             for kept, found in zip(layer.statistics(), (mean, variance), strict=True):
@@ -252,12 +253,14 @@ class _GridLayer(torch.autograd.Function):
         scale: Tensor,
         shift: Tensor,
         shares: Tensor,  # (V, 1, B)
-        epsilon: float,
-        last: bool,
+        how: tuple[float, bool],  # what is added to variances, and whether it is the last
     ) -> tuple[Tensor, Tensor, Tensor]:
-        zero = y.new_zeros(())
+        (epsilon, last), zero = how, y.new_zeros(())
         u = torch.baddbmm((anchors * -ROOT).unsqueeze(1), y, weight * ROOT)
-        u.clamp_(-FARTHEST, FARTHEST)
+        # Powers of two below the smallest normal number take five times as long, here and in what
+        # follows.
+        farthest = math.sqrt(120.0)
+        u.clamp_(-farthest, farthest)
         values = torch.addcmul(zero, u, u, value=-1).exp2_()
         mean = torch.bmm(shares, values)
         variance = torch.bmm(shares, values * values).sub_(mean.square()).clamp_(min=0)
@@ -289,7 +292,7 @@ class _GridLayer(torch.autograd.Function):
         to_weight = torch.bmm(y.transpose(1, 2), back) * chain
         to_anchors = (back.sum(1, keepdim=True) * chain).neg_()
         by_layer = (to_anchors, to_factor * inverse, to_constant)
-        return to_y, to_weight, *(t.squeeze(1) for t in by_layer), None, None, None
+        return to_y, to_weight, *(t.squeeze(1) for t in by_layer), None, None
 
 
 class _Summed(torch.autograd.Function):
@@ -321,12 +324,8 @@ class _Summed(torch.autograd.Function):
         return found.view(ctx.shape), None
 
 
-MOST_VALUES = 128
-SPREAD = math.sqrt(12)  # a uniform rank of 0 to 1 has this times smaller a deviation than 1
-
-
 class ColumnBins:
-    """Each column's values, about `MOST_VALUES` at most, and the rank of any number among them.
+    """Each column's values, about `most` at most, and the rank of any number among them.
 
     A column with more distinct values is cut at its quantiles, and the rows in between stand for
     their mean; values that a fair share of the rows has stand for themselves, and may be as many
@@ -353,7 +352,7 @@ class ColumnBins:
     def __init__(
         self,
         columns: np.ndarray,
-        most: int = MOST_VALUES,
+        most: int = 128,
         weights: np.ndarray | None = None,
     ) -> None:
         found = [_cut(column, most, weights) for column in columns.T]
@@ -424,5 +423,8 @@ def _cuts(column: np.ndarray, most: int, weights: np.ndarray | None) -> np.ndarr
 
 
 def _ranks(counts: np.ndarray) -> np.ndarray:
-    """Where the middle row of each value stands, with a deviation of about 1."""
-    return ((np.cumsum(counts) - counts / 2) / counts.sum() - 0.5) * SPREAD
+    """Where the middle row of each value stands, with a deviation of about 1.
+
+    A uniform rank of 0 to 1 has a deviation of the root of 1/12.
+    """
+    return ((np.cumsum(counts) - counts / 2) / counts.sum() - 0.5) * math.sqrt(12)

@@ -1,6 +1,7 @@
 """The Gaussian-product network for images: patches meet only in the final exponential."""
 
-from collections.abc import Sequence
+import itertools
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -11,12 +12,7 @@ from kermix.networks.image_networks import ImageClassifier, ImageShape, as_numbe
 from kermix.networks.product_layers import GaussianLayer, GaussianOutput
 from kermix.settings import ProductPath
 
-__all__ = ["GaussianProductClassifier", "image_patches", "whitening_map"]
-
-PATCHES_FOR_STATISTICS = 100_000
-IMAGES_FOR_ANCHORS = 256
-ON_A_DEVICE = 2**28
-ANCHOR_SPREAD = 0.75  # of what the first layer compares with its anchors, in deviations
+__all__ = ["GaussianProductClassifier", "ProductDesign", "image_patches", "whitening_map"]
 
 
 def image_patches(pixels: Tensor, patch: int, stride: int = 1) -> Tensor:  # (B, T, C * p * p)
@@ -50,15 +46,11 @@ def whitening_map(patches: Tensor, regularization: float | None) -> tuple[Tensor
     return mean, (vectors * scale) @ vectors.T
 
 
-class GaussianProductClassifier(ImageClassifier):
-    r"""Scores `A_F exp(-(1/T) sum_t (k_t - W_F(t))^2)` of images, k_t from the patch at t alone.
+@dataclass(frozen=True)
+class ProductDesign:
+    """How a `GaussianProductClassifier` is built.
 
-    A chain of layers `BN(exp(-(A y - W)^2))` maps each patch; the first reads the whitened patch,
-    and no layer mixes positions until the output does (Eqs. 25-27).
-
-    Args:
-        shape: Channels, height and width of the images.
-        classes: Number of classes.
+    Attributes:
         patch: Side of a patch, odd. With 1 each pixel goes its own way.
         stride: Pixels from one patch to the next.
         width: Features in the layers.
@@ -80,11 +72,97 @@ class GaussianProductClassifier(ImageClassifier):
             `kermix.networks.product_layers`.
         score_bias: Whether a constant is added to the scores.
         path: `"plain"` or `"fast"`: see `GaussianLayer`.
+    """
+
+    patch: int = 3
+    stride: int = 1
+    width: int = 256
+    depth: int = 4
+    output_width: int | None = None
+    anchors_at: tuple[int, ...] = ()
+    anchor_grid: int | None = None
+    alpha: str = "norm"
+    whitening: float | None = 1e-3
+    data_anchors: bool = True
+    image_anchors: bool = False
+    residual: bool = False
+    raw_pixels: bool = False
+    reading: str = "element"
+    score_bias: bool = True
+    path: ProductPath = "fast"
+
+    def __post_init__(self) -> None:
+        self._check_reading()
+        if self.patch < 1 or self.patch % 2 == 0:
+            raise OptionError(f"patch={self.patch} must be odd and at least 1.")
+        if self.stride < 1 or self.depth < 1:
+            raise OptionError(f"stride={self.stride} and depth={self.depth} must be at least 1.")
+        if any(not isinstance(i, int) or not 0 <= i < self.depth for i in self.anchors_at):
+            raise OptionError(
+                f"anchors_at={tuple(self.anchors_at)}: layers are counted from 0 to "
+                f"{self.depth - 1}."
+            )
+
+    def _check_reading(self) -> None:
+        check_option("reading", self.reading, ("element", "vector"))
+        if self.whitening is not None and not self.whitening > 0:
+            raise OptionError(
+                f"whitening={self.whitening} must be positive, or None for no whitening."
+            )
+        if self.raw_pixels and self.whitening is not None:
+            raise OptionError(
+                f"raw_pixels with whitening={self.whitening}: set whitening to None."
+            )
+        if self.vectors and (self.data_anchors or self.image_anchors):
+            raise OptionError(
+                "reading='vector' uses vectors as anchors, initialized at random: set "
+                "data_anchors and image_anchors to False."
+            )
+
+    @property
+    def vectors(self) -> bool:
+        """Whether each Gaussian has a vector as its anchor."""
+        return self.reading == "vector"
+
+    @property
+    def gaussians(self) -> int:
+        """Number of Gaussians K of the output."""
+        return self.width if self.output_width is None else self.output_width
+
+    def sizes(self, inputs: int) -> list[int]:
+        """Features before the first layer and after each.
+
+        Of vectors, features and Gaussians of the output need not be equally many.
+        """
+        last = self.width if self.vectors else self.gaussians
+        return [inputs, *[self.width] * (self.depth - 1), last]
+
+    def grid(self, height: int, across: int) -> tuple[int, int]:
+        """Rows and columns of patches in an image of this size."""
+        if self.patch > min(height, across):
+            raise OptionError(
+                f"patch={self.patch} is larger than the images, {height} x {across}."
+            )
+        rows, columns = ((side - self.patch) // self.stride + 1 for side in (height, across))
+        return rows, columns
+
+
+class GaussianProductClassifier(ImageClassifier):
+    r"""Scores `A_F exp(-(1/T) sum_t (k_t - W_F(t))^2)` of images, k_t from the patch at t alone.
+
+    A chain of layers `BN(exp(-(A y - W)^2))` maps each patch; the first reads the whitened patch,
+    and no layer mixes positions until the output does (Eqs. 25-27).
+
+    Args:
+        shape: Channels, height and width of the images.
+        classes: Number of classes.
+        design: How it is built.
         generator: Where initial weights come from.
 
     Example:
         >>> generator = torch.Generator().manual_seed(0)
-        >>> network = GaussianProductClassifier((1, 8, 8), 10, width=16, generator=generator)
+        >>> design = ProductDesign(width=16)
+        >>> network = GaussianProductClassifier((1, 8, 8), 10, design, generator=generator)
         >>> images = torch.randint(256, (32, 1, 8, 8), dtype=torch.uint8)
         >>> network.prepare(images, generator)
         >>> network(images).shape, network.features(images).shape
@@ -98,93 +176,82 @@ class GaussianProductClassifier(ImageClassifier):
         self,
         shape: ImageShape,
         classes: int,
-        patch: int = 3,
+        design: ProductDesign | None = None,
         *,
-        stride: int = 1,
-        width: int = 256,
-        depth: int = 4,
-        output_width: int | None = None,
-        anchors_at: Sequence[int] = (),
-        anchor_grid: int | None = None,
-        alpha: str = "norm",
-        whitening: float | None = 1e-3,
-        data_anchors: bool = True,
-        image_anchors: bool = False,
-        residual: bool = False,
-        raw_pixels: bool = False,
-        reading: str = "element",
-        score_bias: bool = True,
-        path: ProductPath = "fast",
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(shape, classes)
-        _check_reading(reading, raw_pixels, whitening, data_anchors or image_anchors)
+        self.design = design = design or ProductDesign()
         channels, height, across = shape
-        _check(shape, patch, stride, depth, anchors_at)
-        self.patch, self.stride = patch, stride
-        self.whitening, self.data_anchors, self.residual = whitening, data_anchors, residual
-        self.image_anchors, self.raw_pixels = image_anchors, raw_pixels
-        vectors = reading == "vector"
-        self.grid = ((height - patch) // stride + 1, (across - patch) // stride + 1)
-        positions, inputs = self.positions, channels * patch**2
-        self.register_buffer("patch_mean", torch.zeros(inputs))
-        self.register_buffer("patch_map", torch.eye(inputs))
-        gaussians = width if output_width is None else output_width
-        # Of vectors, features and Gaussians of the output need not be equally many.
-        sizes = [inputs, *[width] * (depth - 1), width if vectors else gaussians]
+        self.grid = design.grid(height, across)
+        positions, sizes = self.positions, design.sizes(channels * design.patch**2)
+        self.register_buffer("patch_mean", torch.zeros(sizes[0]))
+        self.register_buffer("patch_map", torch.eye(sizes[0]))
         self.widest = max(sizes[1:])
+        inner = design.width if design.vectors else None
         self.layers = nn.ModuleList(
             GaussianLayer(
-                sizes[i],
-                sizes[i + 1],
-                positions if i in anchors_at else None,
-                inner=width if vectors else None,
-                path=path,
+                inputs,
+                outputs,
+                positions if i in design.anchors_at else None,
+                inner=inner,
+                path=design.path,
                 generator=generator,
             )
-            for i in range(depth)
+            for i, (inputs, outputs) in enumerate(itertools.pairwise(sizes))
         )
+        grid = design.anchor_grid
         self.output = GaussianOutput(
-            gaussians,
-            positions,
+            design.gaussians,
+            positions if grid is None else _interpolation(grid, self.grid),
             classes,
-            alpha=alpha,
-            sharing=None if anchor_grid is None else _interpolation(anchor_grid, self.grid),
-            inputs=width if vectors else None,
-            bias=score_bias,
-            path=path,
+            alpha=design.alpha,
+            inputs=inner,
+            bias=design.score_bias,
+            path=design.path,
             generator=generator,
         )
-
-        if vectors:  # lengths of about 1 for the output to compare with its anchors
+        if design.vectors:  # lengths of about 1 for the output to compare with its anchors
             last = self.layers[-1]
             assert isinstance(last, GaussianLayer)
-            nn.init.constant_(last.norm.weight, width**-0.5)
+            nn.init.constant_(last.norm.weight, design.width**-0.5)
 
     @torch.no_grad()
-    def prepare(self, images: Tensor, generator: torch.Generator) -> None:
-        """Whiten by the patches of these images, and let the first layer start from them."""
-        device = self.patch_mean.device
-        each = min(self.positions, -(-PATCHES_FOR_STATISTICS // len(images)))
-        chosen = torch.randperm(len(images), generator=generator)[:PATCHES_FOR_STATISTICS]
+    def prepare(
+        self,
+        images: Tensor,
+        generator: torch.Generator,
+        most_patches: int = 100_000,
+        at_once: int = 2**28,
+    ) -> None:
+        """Whiten by the patches of these images, and let the first layer start from them.
+
+        Args:
+            images: What it will be trained with.
+            generator: Of the choice among them.
+            most_patches: Patches that are looked at.
+            at_once: Numbers that are held at once, more than on a CPU.
+        """
+        device, design = self.patch_mean.device, self.design
+        each = min(self.positions, -(-most_patches // len(images)))
+        chosen = torch.randperm(len(images), generator=generator)[:most_patches]
         rows = []
-        patch_numbers = self.positions * self.stride**2 * self.patch_mean.numel()
-        together = rows_at_once(patch_numbers, ON_A_DEVICE, most=1000)
+        patch_numbers = self.positions * design.stride**2 * self.patch_mean.numel()
+        together = rows_at_once(patch_numbers, at_once, most=1000)
         for part in chosen.split(together):
-            patches = image_patches(as_numbers(images[part.to(images.device)]), self.patch)
+            patches = image_patches(as_numbers(images[part.to(images.device)]), design.patch)
             picks = torch.randint(patches.shape[1], (len(part), each), generator=generator)
             index = picks.to(patches.device).unsqueeze(-1).expand(-1, -1, patches.shape[2])
             rows.append(patches.gather(1, index).flatten(0, 1).to(device))
         sample = torch.cat(rows)
-        if not self.raw_pixels:
-            mean, whitener = whitening_map(sample, self.whitening)
+        if not design.raw_pixels:
+            mean, whitener = whitening_map(sample, design.whitening)
             self.patch_mean.copy_(mean)
             self.patch_map.copy_(whitener)
-        if self.data_anchors:
+        if design.data_anchors:
             self._start_from((sample - self.patch_mean) @ self.patch_map, generator)
-        if self.image_anchors:
-            count = rows_at_once(self.numbers_per_image, ON_A_DEVICE, most=IMAGES_FOR_ANCHORS)
-            count = max(2, count)
+        if design.image_anchors:
+            count = max(2, rows_at_once(self.numbers_per_image, at_once, most=256))
             self._output_from(images[chosen[:count].to(images.device)], generator)
 
     def _output_from(self, images: Tensor, generator: torch.Generator) -> None:
@@ -201,15 +268,18 @@ class GaussianProductClassifier(ImageClassifier):
             centers = torch.linalg.lstsq(sharing.cpu().double(), centers.cpu().double()).solution
         self.output.anchors.copy_(centers)
 
-    def _start_from(self, white: Tensor, generator: torch.Generator) -> None:
-        """Directions are patches, anchors the values that other patches have along them."""
+    def _start_from(self, white: Tensor, generator: torch.Generator, spread: float = 0.75) -> None:
+        """Directions are patches, anchors the values that other patches have along them.
+
+        These values have the deviation `spread`.
+        """
         first = self.layers[0]
         assert isinstance(first, GaussianLayer)
         count = len(first.weight)
         directions = white[torch.randint(len(white), (count,), generator=generator)]
         values = white[: 10 * count] @ directions.T
         # A patch of no contrast is no direction.
-        scale = ANCHOR_SPREAD / values.std(0).clamp(min=1e-3 * float(values.std()) + 1e-12)
+        scale = spread / values.std(0).clamp(min=1e-3 * float(values.std()) + 1e-12)
         first.weight.copy_(directions * scale.unsqueeze(1))
         others = white[torch.randint(len(white), (count,), generator=generator)]
         first.anchors.copy_((others * first.weight).sum(1).clamp(-2, 2))
@@ -234,7 +304,7 @@ class GaussianProductClassifier(ImageClassifier):
 
     def patches(self, images: Tensor, at: Tensor | None = None) -> Tensor:  # (B, T, C * p * p)
         """The whitened patches, in float32 at least."""
-        rows = image_patches(self.checked(images), self.patch, self.stride)
+        rows = image_patches(self.checked(images), self.design.patch, self.design.stride)
         rows = rows if at is None else rows[:, at]
         with torch.autocast(rows.device.type, enabled=False):
             return (rows - self.patch_mean) @ self.patch_map
@@ -244,7 +314,7 @@ class GaussianProductClassifier(ImageClassifier):
         y = patches
         for layer in self.layers:
             k = layer(y, at)
-            y = y + k if self.residual and k.shape == y.shape else k
+            y = y + k if self.design.residual and k.shape == y.shape else k
         return y
 
     def features(self, images: Tensor, at: Tensor | None = None) -> Tensor:  # (B, T, K)
@@ -255,7 +325,7 @@ class GaussianProductClassifier(ImageClassifier):
         """Class scores of pixels, from all positions or from those in `at`."""
         last = self.layers[-1]
         assert isinstance(last, GaussianLayer)
-        if self.residual or not self.output.follows(last):
+        if self.design.residual or not self.output.follows(last):
             return self.output(self.features(pixels, at), at)
         y = self.patches(pixels, at)
         for layer in self.layers[:-1]:
@@ -268,7 +338,7 @@ class GaussianProductClassifier(ImageClassifier):
         first = self.layers[0]
         assert isinstance(first, GaussianLayer)
         kernels = first.weight @ self.patch_map.T
-        return kernels.unflatten(1, (self.shape[0], self.patch, self.patch))
+        return kernels.unflatten(1, (self.shape[0], self.design.patch, self.design.patch))
 
     @torch.no_grad()
     def anchor_maps(self) -> Tensor:  # (K, rows, columns)
@@ -287,37 +357,3 @@ def _interpolation(side: int, grid: tuple[int, int]) -> Tensor:  # (T, side * si
         raise OptionError(f"anchor_grid={side} must be a whole number, at least 1, or None.")
     unit = torch.eye(side * side).view(1, side * side, side, side)
     return nn.functional.interpolate(unit, size=grid, mode="bilinear")[0].flatten(1).T.contiguous()
-
-
-def _check_reading(
-    reading: str, raw_pixels: bool, whitening: float | None, anchors_from_data: bool
-) -> None:
-    check_option("reading", reading, ("element", "vector"))
-    if whitening is not None and not whitening > 0:
-        raise OptionError(f"whitening={whitening} must be positive, or None for no whitening.")
-    if raw_pixels and whitening is not None:
-        raise OptionError(f"raw_pixels with whitening={whitening}: set whitening to None.")
-    if reading == "vector" and anchors_from_data:
-        raise OptionError(
-            "reading='vector' uses vectors as anchors, initialized at random: set "
-            "data_anchors and image_anchors to False."
-        )
-
-
-def _check(
-    shape: ImageShape,
-    patch: int,
-    stride: int,
-    depth: int,
-    anchors_at: Sequence[int],
-) -> None:
-    if patch < 1 or patch % 2 == 0:
-        raise OptionError(f"patch={patch} must be odd and at least 1.")
-    if patch > min(shape[1:]):
-        raise OptionError(f"patch={patch} is larger than the images, {shape[1]} x {shape[2]}.")
-    if stride < 1 or depth < 1:
-        raise OptionError(f"stride={stride} and depth={depth} must be at least 1.")
-    if any(not isinstance(i, int) or not 0 <= i < depth for i in anchors_at):
-        raise OptionError(
-            f"anchors_at={tuple(anchors_at)}: layers are counted from 0 to {depth - 1}."
-        )

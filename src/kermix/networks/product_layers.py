@@ -42,7 +42,6 @@ __all__ = [
 ]
 
 PATHS = get_args(ProductPath)
-LEAST_EXPONENT = -20.0
 
 
 def gaussian(u: Tensor, anchors: Tensor) -> Tensor:
@@ -330,7 +329,8 @@ class GaussianOutput(nn.Module):
 
     Args:
         width: Features of each position: the number of Gaussians.
-        positions: Number of positions T.
+        positions: Number of positions T, each with an anchor of its own; or fixed weights (T, G)
+            by which G anchors make up those of T positions: those that lie close can so share.
         outputs: Numbers that come out, such as one score for each class.
         alpha: `"one"`: the exponent is as the paper has it, (27). The others put a factor into the
             exponent, which is ours: the paper's alpha is a factor of the sum (24), and part of
@@ -339,8 +339,6 @@ class GaussianOutput(nn.Module):
             the running statistics this is a precision for each Gaussian too, and a factor that
             A_F could carry. A mean over many positions varies little from sample to sample, so
             without this the Gaussians differ little.
-        sharing: Fixed weights (T, G) by which G anchors make up those of T positions; None gives
-            each position its own. Positions that lie close can so share an anchor.
         inputs: Features of each position where each Gaussian has a vector of them as its anchor,
             `exp(-(1/T) sum_t |k_t - W_j(t)|^2)`; None compares each feature with a number, and
             there are as many Gaussians as features.
@@ -359,28 +357,22 @@ class GaussianOutput(nn.Module):
     def __init__(
         self,
         width: int,
-        positions: int,
+        positions: int | Tensor,
         outputs: int,
         *,
         alpha: str = "norm",
-        sharing: Tensor | None = None,
         inputs: int | None = None,
         bias: bool = True,
         path: ProductPath = "fast",
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        check_sizes(width=width, positions=positions, outputs=outputs, inputs=inputs)
+        sharing, groups = _groups(positions)
+        check_sizes(width=width, positions=groups, outputs=outputs, inputs=inputs)
         check_option("alpha", alpha, ("one", "each", "norm"))
         check_option("path", path, PATHS)
-        if sharing is not None and (sharing.ndim != 2 or len(sharing) != positions):
-            raise ShapeError(
-                f"sharing has shape {tuple(sharing.shape)}; it needs a row for each of the "
-                f"{positions} positions."
-            )
         self.path: ProductPath = path
         self.register_buffer("sharing", sharing, persistent=False)
-        groups = positions if sharing is None else sharing.shape[1]
         # One offset for all positions makes the mean of a feature count, not only its square.
         self.vectors = inputs is not None
         each = () if inputs is None else (inputs,)
@@ -423,10 +415,10 @@ class GaussianOutput(nn.Module):
                 mean = mean_square(k, anchors)
             return self._precise(mean)
 
-    def _precise(self, mean: Tensor) -> Tensor:  # (B, width)
+    def _precise(self, mean: Tensor, least: float = -20.0) -> Tensor:  # (B, width)
         if self.norm is not None:
             # An image like no other must not make one of the factors infinite.
-            return self.norm(mean).clamp(min=LEAST_EXPONENT)
+            return self.norm(mean).clamp(min=least)
         return mean if self.log_alpha is None else mean * self.log_alpha.exp()
 
     def follows(self, layer: GaussianLayer) -> bool:
@@ -467,6 +459,18 @@ class GaussianOutput(nn.Module):
         """Let the positions meet, or those in `at`, which k then holds: outputs (B, outputs)."""
         with torch.autocast(k.device.type, enabled=False):
             return self.scores(self.gaussians(k, at))
+
+
+def _groups(positions: int | Tensor) -> tuple[Tensor | None, int]:
+    """The weights of shared anchors, if there are any, and the number of anchors."""
+    if not isinstance(positions, Tensor):
+        return None, positions
+    if positions.ndim != 2:
+        raise ShapeError(
+            f"positions has shape {tuple(positions.shape)}; as weights of shared anchors it needs "
+            "a row for each position."
+        )
+    return positions, positions.shape[1]
 
 
 def anchor_distances(u: Tensor, anchors: Tensor) -> Tensor:

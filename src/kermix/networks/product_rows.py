@@ -21,7 +21,6 @@ from kermix.errors import OptionError, ShapeError
 from kermix.networks.product_layers import gaussian, normalized_gaussian
 
 __all__ = [
-    "FARTHEST_EXPONENT",
     "FORMS",
     "BoundedNorm",
     "GaussianProduct",
@@ -30,11 +29,9 @@ __all__ = [
     "VariableLayer",
 ]
 
-FARTHEST_EXPONENT = 4.0  # deviations
-
 
 class BoundedNorm(nn.BatchNorm1d):
-    r"""Batch normalization whose values are at most `FARTHEST_EXPONENT` deviations from the mean.
+    r"""Batch normalization whose values are at most `farthest` deviations from the mean.
 
     The bound comes before scale and shift, in training as in evaluation. A scale may be negative
     and a row like no other hundreds of deviations away: its exponential would have no bound.
@@ -44,6 +41,8 @@ class BoundedNorm(nn.BatchNorm1d):
         >>> norm(torch.tensor([[1.0], [-99.0]])).tolist()
         [[0.9999949932098389], [-4.0]]
     """
+
+    farthest = 4.0
 
     def forward(self, x: Tensor) -> Tensor:  # (n, features) or (n, features, rows)
         """Normalized, bounded, scaled and shifted."""
@@ -60,16 +59,13 @@ class BoundedNorm(nn.BatchNorm1d):
             x, self.running_mean, self.running_var, None, None, self.training, momentum, self.eps
         )
         shape = (1, -1, *[1] * (x.ndim - 2))
-        near = functional.hardtanh_(found, -FARTHEST_EXPONENT, FARTHEST_EXPONENT)
+        near = functional.hardtanh_(found, -self.farthest, self.farthest)
         return torch.addcmul(self.bias.view(shape), near, self.weight.view(shape))
 
 
 ProductForm: TypeAlias = Literal["variational", "product", "signed"]
 Precision: TypeAlias = Literal["one", "norm"]
 FORMS = ("variational", "product", "signed")
-# Added to the variance of a Gaussian, which is 1/4 at most. A variable that is constant but for a
-# few rows would else be so magnified in these that every product is zero there.
-EPSILON = 1e-2
 
 
 class LayerTensors(NamedTuple):
@@ -115,7 +111,9 @@ class VariableLayer(nn.Module):
         weight = torch.rand(maps, inputs, outputs, generator=generator) * 2 * bound - bound
         self.weight = nn.Parameter(weight)
         self.anchors = nn.Parameter(torch.randn(variables, outputs, generator=generator))
-        self.norm = nn.BatchNorm1d(variables * outputs, eps=EPSILON)
+        # The variance of a Gaussian is 1/4 at most. A variable that is constant but for a few rows
+        # would else be so magnified in these that every product is zero there.
+        self.norm = nn.BatchNorm1d(variables * outputs, eps=1e-2)
 
     def forward(self, y: Tensor) -> Tensor:  # (n, T, inputs) -> (n, T, outputs)
         """Gaussian features of each variable."""
@@ -162,9 +160,8 @@ class GaussianProduct(nn.Module):
     Args:
         variables: Number of variables of one number each, or the width of each variable.
         outputs: Rows of A_F; None for one value with a single coefficient alpha.
-        terms: Number K of products in the sum.
-        width: Features of a variable in the layers before the last.
-        depth: Number of Gaussian layers, the last of which has K features.
+        sizes: Features of a variable after each Gaussian layer; after the last there are K, the
+            number of products in the sum.
         form: How the variables meet.
         precision: `"one"`, the paper's; or `"norm"`, of the variational form: the mean square is
             batch-normalized before the exponential, and kept within four deviations. With the
@@ -191,9 +188,7 @@ class GaussianProduct(nn.Module):
         variables: int | Sequence[int],
         outputs: int | None = None,
         *,
-        terms: int = 64,
-        width: int = 32,
-        depth: int = 2,
+        sizes: Sequence[int] = (32, 64),
         form: ProductForm = "variational",
         precision: Precision = "one",
         shared: bool = False,
@@ -205,14 +200,16 @@ class GaussianProduct(nn.Module):
         check_option("precision", precision, ("one", "norm"))
         widths = [1] * variables if isinstance(variables, int) else list(variables)
         _check_variables(widths, shared)
-        check_sizes(outputs=outputs, terms=terms, width=width, depth=depth, members=members)
+        if not sizes or min(sizes) < 1:
+            raise OptionError(f"sizes={list(sizes)}: at least one layer, of at least one feature.")
+        check_sizes(outputs=outputs, members=members)
         self.widths, self.form, self.members = tuple(widths), form, members
         self.register_buffer("columns", _columns(widths), persistent=False)
-        sizes = [max(widths), *[width] * (depth - 1), terms]
+        terms = sizes[-1]
         every = (members or 1) * len(widths)
         self.layers = nn.ModuleList(
             VariableLayer(every, inputs, after, shared=shared, generator=generator)
-            for inputs, after in itertools.pairwise(sizes)
+            for inputs, after in itertools.pairwise([max(widths), *sizes])
         )
         self._scale_by_width()
         self.anchors = nn.Parameter(torch.randn(every, terms, generator=generator))

@@ -14,9 +14,9 @@ from kermix.mixtures.mixture import GaussianMixture
 from kermix.networks.generators import Prior
 from kermix.networks.mixture_networks import (
     ContinuousMixtureNetwork,
-    Draw,
     MixtureNetwork,
     MixtureTable,
+    WeightedPoints,
     stratified_draw,
 )
 
@@ -48,11 +48,7 @@ def evaluating(network: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-CENTERS_OF_A_DENSITY = 2000
-CENTRAL_SHARE, REACH = 0.95, 5.0
-ROWS_FOR_QUANTILES = 5000
-FEWEST_WITH_OUTLIERS = 10
-ROUNDINGS = 8  # a column that varies by fewer units in the last place is constant
+CENTERS_OF_A_DENSITY = 2000  # of a model without a fixed number of components: a convention
 
 
 def column_moments(data: Tensor, common: bool = False) -> tuple[Tensor, Tensor]:
@@ -83,9 +79,9 @@ def column_moments(data: Tensor, common: bool = False) -> tuple[Tensor, Tensor]:
     units = (data.double() - middle).div_(torch.where(half > 0, half, 1.0))
     mean = units.mean(-2, keepdim=True)
     scale = half * (units - mean).square_().mean(-2, keepdim=True).sqrt()
-    # What is left of a constant column after rounding is no spread.
+    # What rounding leaves of a constant column, a few units in the last place, is no spread.
     dtype = data.dtype if data.dtype.is_floating_point else torch.float64
-    level = ROUNDINGS * torch.finfo(dtype).eps * torch.maximum(low.abs(), high.abs())
+    level = 8 * torch.finfo(dtype).eps * torch.maximum(low.abs(), high.abs())
     scale = torch.where(half > level, scale, 0.0)
     if common:
         largest = scale.amax(-1, keepdim=True)
@@ -94,11 +90,22 @@ def column_moments(data: Tensor, common: bool = False) -> tuple[Tensor, Tensor]:
     return middle + half * mean, scale
 
 
-def without_outliers(data: Tensor) -> Tensor:  # (*B, N, d)
+def without_outliers(
+    data: Tensor,  # (*B, N, d)
+    central: float = 0.95,
+    reach: float = 5.0,
+    looked_at: int = 5000,
+) -> Tensor:
     """The data with far values drawn in, so that a few of them do not set the scale of the rest.
 
     Far is what lies five times the central 95 % range beyond it; most data have nothing there and
     are returned as they are. A column that is constant but for less than 5 % is left alone too.
+
+    Args:
+        data: Rows.
+        central: The share of rows in the middle.
+        reach: How many times their range is not far.
+        looked_at: Rows, evenly among all, that the range is taken of.
 
     Example:
         >>> column = torch.arange(100.0)[:, None]
@@ -108,13 +115,13 @@ def without_outliers(data: Tensor) -> Tensor:  # (*B, N, d)
         >>> float(without_outliers(column).max())
         578.0
     """
-    rows = data[..., :: -(-data.shape[-2] // ROWS_FOR_QUANTILES), :].sort(-2).values
-    outside = int(rows.shape[-2] * (1 - CENTRAL_SHARE) / 2)
+    rows = data[..., :: -(-data.shape[-2] // looked_at), :].sort(-2).values
+    outside = int(rows.shape[-2] * (1 - central) / 2)
     # With a few rows, the lowest and the highest but one: a single far value is not among them.
-    outside = max(outside, 1 if rows.shape[-2] >= FEWEST_WITH_OUTLIERS else 0)
+    outside = max(outside, 1 if rows.shape[-2] >= 10 else 0)
     low, high = (rows[..., i, :].unsqueeze(-2).double() for i in (outside, -1 - outside))
     room = high - low
-    room = torch.where((room > 0) & (outside > 0), REACH * room, torch.inf)
+    room = torch.where((room > 0) & (outside > 0), reach * room, torch.inf)
     if not bool(((data < low - room) | (data > high + room)).any()):
         return data
     return torch.minimum(torch.maximum(data.double(), low - room), high + room).to(data.dtype)
@@ -212,7 +219,7 @@ class ScaledModel(nn.Module):
         count: int,
         generator: torch.Generator,
         part: Callable[[int], slice] = slice,
-    ) -> Draw:
+    ) -> WeightedPoints:
         """Differentiable points in scaled units, `count` or a little more.
 
         Args:
@@ -222,14 +229,16 @@ class ScaledModel(nn.Module):
         """
         if self.is_continuous:
             points, weights = stratified_draw(self.components(count, generator), 1, generator)
-            return Draw(points[part(count)], weights[part(count)])
+            return WeightedPoints(points[part(count)], weights[part(count)])
         if self.prior is not None and not self.is_mixture:
-            return Draw(self.network(self.prior.sample(count, generator)[part(count)]), None)
+            return WeightedPoints(
+                self.network(self.prior.sample(count, generator)[part(count)]), None
+            )
         mixture = self.network()
         repeats = -(-count // mixture.means.shape[-2])
         points, weights = stratified_draw(mixture, repeats, generator)
         wanted = part(points.shape[-2])
-        return Draw(points[..., wanted, :], weights[..., wanted])
+        return WeightedPoints(points[..., wanted, :], weights[..., wanted])
 
     @torch.no_grad()
     def mixture(self, generator: torch.Generator | None = None) -> GaussianMixture:

@@ -54,6 +54,8 @@ __all__ = [
     "bare",
     "files_of",
     "ignore",
+    "picture_png",
+    "points_panel",
     "read_record",
     "sheet",
 ]
@@ -151,9 +153,6 @@ Rows: TypeAlias = list[dict[str, Any]]
 Tick: TypeAlias = Callable[[float], None]  # called with the share that is done
 Record: TypeAlias = dict[str, Any]
 
-DOTS_PER_INCH = {"png": 150, "svg": 80}  # in a vector file, of the parts that are pixels
-LARGE = 300_000  # bytes of a picture
-
 
 def ignore(share: float) -> None:
     """Show no progress."""
@@ -197,8 +196,8 @@ class Artefact:
             "notes": self.notes,
             "tables": self.tables,
         }
-        for kind in ("png", "svg"):
-            _write(folder / f"{self.name}.{kind}", _picture(self.figure, kind))
+        for kind, picture in (("png", picture_png(self.figure)), ("svg", _svg(self.figure))):
+            _write(folder / f"{self.name}.{kind}", picture)
         for table, rows in self.tables.items():
             _write(folder / f"{self.name}.{table}.csv", _csv(rows))
         # Last: where there is a JSON file, the others are whole.
@@ -221,26 +220,31 @@ def read_record(path: Path) -> Record:
     return record
 
 
-def _picture(figure: "Figure", kind: str) -> bytes:
+def picture_png(figure: "Figure", large: int = 300_000) -> bytes:
+    """A figure as PNG; of more than `large` bytes, with 256 colours.
+
+    Of smooth maps that is half of the bytes.
+    """
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=150)
+    if buffer.tell() <= large:
+        return buffer.getvalue()
+    from PIL import Image  # Matplotlib needs it too
+
+    small = io.BytesIO()
+    Image.open(buffer).convert("RGB").quantize(256).save(small, "png", optimize=True)
+    return small.getvalue()
+
+
+def _svg(figure: "Figure") -> bytes:
+    """A figure as SVG; the parts of it that are pixels have 80 to the inch."""
     import matplotlib
 
     buffer = io.BytesIO()
     # Neither date nor random identifiers: the same numbers give the same file.
     with matplotlib.rc_context({"svg.hashsalt": "kermix", "svg.fonttype": "none"}):
-        metadata = {"Date": None} if kind == "svg" else None
-        figure.savefig(buffer, format=kind, dpi=DOTS_PER_INCH[kind], metadata=metadata)
-    if kind == "png" and buffer.tell() > LARGE:
-        return _fewer_colours(buffer)
+        figure.savefig(buffer, format="svg", dpi=80, metadata={"Date": None})
     return buffer.getvalue()
-
-
-def _fewer_colours(png: io.BytesIO) -> bytes:
-    """The same picture with 256 colours: of smooth maps, half of the bytes."""
-    from PIL import Image  # Matplotlib needs it too
-
-    small = io.BytesIO()
-    Image.open(png).convert("RGB").quantize(256).save(small, "png", optimize=True)
-    return small.getvalue()
 
 
 def _csv(rows: Rows) -> bytes:
@@ -280,6 +284,17 @@ def sheet(
         for spine in axes.spines.values():
             spine.set_color(GREY)
     return figure, panels
+
+
+def points_panel(
+    axes: "Axes", data: "np.ndarray", samples: "np.ndarray", title: str, margin: float = 0.03
+) -> None:
+    """Points of the unit square, data in blue and samples in orange, with so much around it."""
+    for points, colour in ((data, BLUE), (samples, ORANGE)):
+        axes.scatter(points[:, 0], points[:, 1], s=2.5, color=colour, alpha=0.6, linewidths=0,
+                     rasterized=True)  # fmt: skip
+    axes.set(xlim=(-margin, 1 + margin), ylim=(-margin, 1 + margin), aspect="equal")
+    bare(axes, title)
 
 
 def bare(axes: "Axes", title: str = "") -> None:

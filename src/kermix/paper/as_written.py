@@ -56,9 +56,6 @@ READINGS: dict[NormReading, str] = {
     "element": "each element by itself",
     "vector": "vectors as anchors",
 }
-QUICK: dict[str, Any] = {"width": 16, "output_width": 32, "depth": 2, "anchors_at": (0, 1),
-                         "epochs": 5}  # fmt: skip
-QUICK_IMAGES = 600
 
 
 def run(
@@ -69,6 +66,7 @@ def run(
     cells: Path | None = None,
     seeds: int | None = None,
     patches: Sequence[int] | None = None,
+    images: int | None = None,
     **changes: Any,
 ) -> Artefact:
     """Compute the table.
@@ -80,16 +78,23 @@ def run(
         cells: Folder with the cells that were trained already.
         seeds: Networks for each cell.
         patches: Sides of patches.
+        images: How many of each part, at most; of a quick table 600.
         changes: Settings of the networks to change.
     """
+    if quick:
+        small = {"width": 16, "output_width": 32, "depth": 2, "anchors_at": (0, 1), "epochs": 5}
+        images, changes = images or 600, small | changes
+    seeds, patches = seeds or (1 if quick else 3), patches or ((1, 3) if quick else PATCHES)
     kept = [] if cells is None else _kept(cells / FILE)
     if data_root is None and kept:
         rows = [_row(cell) for cell in kept]
-    elif quick:
-        rows = _trained(data_root, QUICK_IMAGES, kept, tick, seeds or 1, patches or (1, 3),
-                        QUICK | changes)  # fmt: skip
     else:
-        rows = _trained(data_root, None, kept, tick, seeds or 3, patches or PATCHES, changes)
+        rows = _trained(data_root, images, kept, tick, seeds, patches, changes)
+    return _artefact(rows)
+
+
+def _artefact(rows: Rows) -> Artefact:
+    """The table of trained networks, drawn and judged."""
     return Artefact(
         name="table-as-written",
         title="Table 1 with Eqs. 25 to 27 as they are written",

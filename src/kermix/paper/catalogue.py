@@ -28,7 +28,6 @@ __all__ = [
 ]
 
 PAGE = "index.html"
-MOST_ROWS = 20
 
 
 def claim_rows(record: Record) -> list[tuple[str, str, str, str]]:
@@ -54,12 +53,12 @@ def write_page(folder: Path, records: Sequence[Record]) -> Path:
     return page.repeated_by(Repeat("\n".join(commands))).save(folder / PAGE)
 
 
-def _shown(record: Record, folder: Path) -> dict[str, Any]:
-    """What the page shows of a figure or table."""
+def _shown(record: Record, folder: Path, most_rows: int = 20) -> dict[str, Any]:
+    """What the page shows of a figure or table; no tables of more rows."""
     machine = record["machine"]
     where = machine["gpu"] or f"{machine['cores']} cores of {machine['cpu']}"
     tables = [(name, list(rows[0]), _cells(rows)) for name, rows in record["tables"].items()
-              if 0 < len(rows) <= MOST_ROWS]  # fmt: skip
+              if 0 < len(rows) <= most_rows]  # fmt: skip
     return {
         **record,
         "png": (folder / f"{record['paper']}.png").read_bytes(),
@@ -106,15 +105,21 @@ def check_folder(folder: Path, names: Sequence[str], overwrite: bool = False) ->
         raise RunError(f"{folder} is a file; choose another --out.")
     if overwrite or not folder.exists():
         return
-    found = [file.name for name in names for file in files_of(name, folder)]
-    # A page among results of ours is ours: it is made anew from all of them.
-    if (folder / PAGE).exists() and not records_in(folder):
-        found.append(PAGE)
+    found = _in_the_way(folder, names)
     if found:
         raise RunError(
             f"{folder} holds {', '.join(found[:4])}{', ...' if len(found) > 4 else ''} already; "
             "choose another --out, or replace them with --overwrite."
         )
+
+
+def _in_the_way(folder: Path, names: Sequence[str]) -> list[str]:
+    """Names of files that new ones would replace."""
+    found = [file.name for name in names for file in files_of(name, folder)]
+    # A page among results of ours is ours: it is made anew from all of them.
+    if (folder / PAGE).exists() and not records_in(folder):
+        found.append(PAGE)
+    return found
 
 
 def records_in(folder: Path) -> list[Record]:

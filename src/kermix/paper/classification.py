@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 
 __all__ = ["judged", "run"]
 
-QUICK_IMAGES = 2000
 SHOWN = ("train_accuracy", "test_accuracy", "epochs", "parameters", "augmentation", "seconds")
 MARKS = ((INK_COLOUR, "D"), ("#777777", "D"), (GREEN, "s"), (PINK, "^"))  # of recorded runs
 
@@ -69,6 +68,7 @@ def run(
     columns: Sequence[str] = COLUMNS,
     cells: Path | None = None,
     records: Sequence[Path] | None = None,
+    images: int | None = None,
     **changes: Any,
 ) -> Artefact:
     """Compute the table.
@@ -83,14 +83,17 @@ def run(
             trained, and only what is recorded beside them is read anew.
         records: Files of earlier results to show beside; by default `results/table1.json` and
             `results/table1-as-written.json` here or in the checkout, if there are any.
+        images: How many of each part, at most; of a quick table 2000.
         changes: Settings of the networks to change.
     """
+    images = images or (2000 if quick else None)
     rows = _kept(cells)
     notes: list[str] = []
     if rows:
         columns = tuple(dict.fromkeys(row["column"] for row in rows))
     else:
         data, notes = _read(data_root)
+        data = {name: (a.first(images), b.first(images)) for name, (a, b) in data.items()}
         rows = _trained(data, columns, seeds or (1 if quick else 3), quick, changes, tick)
     sets = list(dict.fromkeys(row["dataset"] for row in rows))
     tested = {name: _by_column(rows, name, columns, "test") for name in sets}
@@ -107,7 +110,7 @@ def run(
             "sets": sets, "seeds": len({row["seed"] for row in rows}), "quick": quick,
             "width": settings.width, "depth": settings.depth,
             "output width": settings.output_width,
-            "images": "at most 2000 of each part" if quick else "all",
+            "images": f"at most {images} of each part" if images else "all",
             "recorded": sources, **{f"recorded: {kind}": KINDS[kind] for kind in beside},
         },
         tables={"accuracy": _table(rows, columns, beside), "cells": rows},
@@ -137,9 +140,8 @@ def _trained(
     rows: Rows = []
     wanted = list(product(data, columns, range(seeds)))
     for name, column, seed in wanted:
-        train, test = (part.first(QUICK_IMAGES if quick else None) for part in data[name])
         settings = replace(_settings(name, column, quick), **{**changes, "seed": seed})
-        cell = train_cell(train, test, settings)
+        cell = train_cell(*data[name], settings)
         shown = {key: cell[key] for key in SHOWN}
         rows.append({"dataset": name, "column": column, "seed": seed, **shown})
         tick(len(rows) / len(wanted))

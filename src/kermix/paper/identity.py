@@ -48,9 +48,6 @@ FORMS = {
     "projection": "weights 1/sigma",
     "whitened": "whitened, Property 9",
 }
-LEAST = 0.01  # singular value of a term of the projection, of the largest at shift 0
-PANELS = ((0.001, 0.0), (0.001, 0.5), (0.001, 1.0), (0.01, 0.0))
-RANGE = (-0.75, 0.75)
 
 
 def run(
@@ -60,6 +57,7 @@ def run(
     tick: Tick = ignore,
     samples: int | None = None,
     points: int | None = None,
+    ends: tuple[float, float] = (-0.75, 0.75),
 ) -> Artefact:
     """Compute the figure.
 
@@ -69,16 +67,18 @@ def run(
         tick: Called with the share that is done.
         samples: Samples of p; those of q are the same, moved.
         points: Grid points of each side.
+        ends: Of the grid.
     """
     samples, points = samples or (400 if quick else 600), points or (151 if quick else 301)
     density = GaussianMixture(DENSITY.weights, DENSITY.means[:, :1], DENSITY.covariances)
     x = density.sample((samples,), generator=torch.Generator().manual_seed(0))
-    grid = torch.linspace(*RANGE, points, dtype=torch.float64)[:, None]
+    grid = torch.linspace(*ends, points, dtype=torch.float64)[:, None]
     inside = density.log_prob(grid).exp() > 0.05  # where there are samples of p
     matrices: dict[Key, Tensor] = {}
     found: dict[Key, Description] = {}
     for i, v in enumerate(VARIANCES):
-        least = LEAST * float(decompose(x, x, v, rank=1).singular_values)
+        # Of the terms of the projection, those of a hundredth of the largest at shift 0.
+        least = 0.01 * float(decompose(x, x, v, rank=1).singular_values)
         for j, shift in enumerate(SHIFTS):
             y = x + shift
             plain = decompose(x, y, v, method="full")
@@ -103,10 +103,10 @@ def run(
         "first the paper's formula (weights sigma), then the projection (weights 1/sigma), then "
         "the whitened form of Property 9 (orthonormal functions). Columns of one variance share "
         "a colour scale.",
-        figure=_figure(matrices),
+        figure=_figure(matrices, ends),
         settings={
             "variances": list(VARIANCES), "shifts": list(SHIFTS), "samples": samples,
-            "grid points": points, "range": list(RANGE),
+            "grid points": points, "range": list(ends),
             "density": "the first coordinate of fig-measure's",
         },
         tables={"matrices": rows},
@@ -196,18 +196,19 @@ def _leading(x: Tensor, y: Tensor, v: float, rank: int) -> Decomposition:
     return decompose(x, y, v, rank=rank, method="full")
 
 
-def _figure(matrices: Mapping[Key, Tensor]) -> "Figure":
-    figure, panels = sheet(len(FORMS), len(PANELS), 7.2, 5.7)
+def _figure(matrices: Mapping[Key, Tensor], ends: tuple[float, float]) -> "Figure":
+    shown = ((0.001, 0.0), (0.001, 0.5), (0.001, 1.0), (0.01, 0.0))
+    figure, panels = sheet(len(FORMS), len(shown), 7.2, 5.7)
     names = (
         "paper's formula\nweights $\\sigma$", "projection\nweights $1/\\sigma$",
         "whitened\nProperty 9",
     )  # fmt: skip
     for i, (form, name) in enumerate(zip(FORMS, names, strict=True)):
-        for j, (v, shift) in enumerate(PANELS):
+        for j, (v, shift) in enumerate(shown):
             axes, matrix = panels[i, j], matrices[form, v, shift]
             peak = float(matrices[form, v, 0.0].diagonal().quantile(0.98))
             axes.imshow(
-                matrix.numpy(), cmap="cividis", vmin=0, vmax=peak, extent=(*RANGE, *RANGE[::-1])
+                matrix.numpy(), cmap="cividis", vmin=0, vmax=peak, extent=(*ends, *ends[::-1])
             )
             bare(axes, f"shift {shift:g}, v = {v:g}" if i == 0 else "")
         panels[i, 0].set_ylabel(name, fontsize=8, color=INK_COLOUR)

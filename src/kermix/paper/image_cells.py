@@ -35,6 +35,7 @@ from kermix.images.image_quality import class_balance, neighbourhoods, predict
 from kermix.images.spaces import RandomFeatures
 from kermix.images.train_on_synthetic import accuracy, fit_classifier
 from kermix.networks.image_networks import PlainCNN
+from kermix.paper.generation import NOISE
 from kermix.runs.provenance import environment, write_json
 from kermix.training.loop import Trainer
 
@@ -58,11 +59,6 @@ Cell: TypeAlias = dict[str, Any]
 COSTS = ("svd", "scalar", "vector", "matrix")
 DATA = "data"  # the method that draws training images: what to expect at best
 FACES = Path("faces") / "orl-faces.npz"
-SIDE = 32  # of faces
-PERSONS_HELD_OUT = 2  # pictures of each person
-SHOWN = 24
-NOISE = 10
-FEATURE_WIDTH = 16
 
 
 @dataclass(frozen=True)
@@ -76,6 +72,12 @@ class CellTraining:
     judge_epochs: int = 4
     judge_width: int = 32
     learning_rate: float = 0.002
+
+    @classmethod
+    def quick(cls) -> "CellTraining":
+        """Small networks on few images, for a moment."""
+        return cls(steps=120, batch_size=150, width=16, compared=400, judge_epochs=6,
+                   judge_width=8)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,9 @@ def sets_in(data_root: Path | None) -> tuple[str, ...]:
     return tuple(found)
 
 
-def read_pictures(name: str, data_root: Path | None, most: int | None = None) -> Pictures:
+def read_pictures(
+    name: str, data_root: Path | None, most: int | None = None, side: int = 32
+) -> Pictures:
     """The images of a set.
 
     Args:
@@ -115,6 +119,7 @@ def read_pictures(name: str, data_root: Path | None, most: int | None = None) ->
             `"celeba"`.
         data_root: Where its files are.
         most: Images of each part.
+        side: Of a face, in pixels.
     """
     if name in ("digits", "mnist"):
         train, test = (
@@ -126,7 +131,7 @@ def read_pictures(name: str, data_root: Path | None, most: int | None = None) ->
         )  # fmt: skip
     if name == "celeba":
         train_rows, test_rows = (
-            load(name, 0, most, split=part, data_root=data_root, size=SIDE)
+            load(name, 0, most, split=part, data_root=data_root, size=side)
             for part in ("train", "test")
         )
         shape = train_rows.image
@@ -136,10 +141,11 @@ def read_pictures(name: str, data_root: Path | None, most: int | None = None) ->
     if name != "faces" or data_root is None:
         raise OptionError(f"set {name!r}: there are digits and, in a data root, mnist, faces and "
                           "celeba.")  # fmt: skip
-    return _faces(data_root / FACES, most)
+    return _faces(data_root / FACES, most, side)
 
 
-def _faces(path: Path, most: int | None) -> Pictures:
+def _faces(path: Path, most: int | None, wanted: int, held_out: int = 2) -> Pictures:
+    """The AT&T faces, so many of each person held out, as squares with sides as wanted."""
     try:
         with np.load(path) as file:
             pictures, person = file["images"], file["person"]
@@ -149,10 +155,10 @@ def _faces(path: Path, most: int | None) -> Pictures:
     side = min(down, across)
     top, left = (down - side) // 2, (across - side) // 2
     square = torch.from_numpy(pictures[:, top : top + side, left : left + side]).float()[:, None]
-    small = functional.interpolate(square, (SIDE, SIDE), mode="area").round().byte().numpy()
+    small = functional.interpolate(square, (wanted, wanted), mode="area").round().byte().numpy()
     # The number of a picture among those of its person.
     number = np.array([int((person[:i] == person[i]).sum()) for i in range(len(person))])
-    held = number < PERSONS_HELD_OUT
+    held = number < held_out
     note = "faces: the 400 grey faces of the AT&T (ORL) set, AT&T Laboratories Cambridge."
     return Pictures("faces", small[~held][:most], small[held][:most], notes=(note,))
 
@@ -189,7 +195,7 @@ def train_image_cell(
         **_head(pictures, method, variance, seed, training),
         "numbers": measured(pictures, samples, training),
         "seconds": seconds,
-        **_packed(samples[:SHOWN]),
+        **_packed(samples),
     }
 
 
@@ -207,7 +213,7 @@ def data_cell(pictures: Pictures, training: CellTraining, device: str = "auto") 
         **_head(pictures, DATA, 0.0, 0, training),
         "numbers": numbers,
         "seconds": 0.0,
-        **_packed(images[:SHOWN]),
+        **_packed(images),
     }
 
 
@@ -215,7 +221,7 @@ def measured(pictures: Pictures, samples: Tensor, training: CellTraining) -> dic
     """How samples compare with test images, in pixels, random features, and by a classifier."""
     device = samples.device
     test = torch.from_numpy(pictures.test[: training.compared]).to(device).float() / 255
-    space = RandomFeatures(test[:512], FEATURE_WIDTH, generator=torch.Generator().manual_seed(0))
+    space = RandomFeatures(test[:512], 16, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         x, y = (torch.cat([space(part) for part in z.split(1000)]) for z in (test, samples))
     near = neighbourhoods(x, y)
@@ -287,9 +293,9 @@ def _head(
     }
 
 
-def _packed(images: Tensor) -> Cell:
-    """Images as bytes, for a JSON file."""
-    pixels = images.clamp(0, 1).mul(255).round().byte().cpu().numpy()
+def _packed(images: Tensor, most: int = 24) -> Cell:
+    """The first images as bytes, for a JSON file."""
+    pixels = images[:most].clamp(0, 1).mul(255).round().byte().cpu().numpy()
     text = base64.b64encode(pixels.tobytes()).decode()
     return {"shown": {"shape": list(pixels.shape), "bytes": text}}
 

@@ -34,10 +34,10 @@ from kermix.paper.artefact import (
     ignore,
     sheet,
 )
+from kermix.paper.generation import NOISE
 from kermix.paper.image_cells import (
     COSTS,
     DATA,
-    NOISE,
     Cell,
     CellTraining,
     Pictures,
@@ -56,15 +56,9 @@ if TYPE_CHECKING:
 
 __all__ = ["NAMES", "claims", "judged", "run", "summarise"]
 
-VARIANCES = (0.01, 0.001)
-QUICK = CellTraining(
-    steps=120, batch_size=150, width=16, compared=400, judge_epochs=6, judge_width=8
-)
-QUICK_IMAGES = 1000
+VARIANCES = (0.01, 0.001)  # of the kernel: a convention, see above
 NAMES = {"digits": "digits (8 x 8)", "mnist": "MNIST", "faces": "AT&T faces", "celeba": "CelebA"}
 TITLES = {"svd": "SVD", "scalar": "scalar", "vector": "vector-matrix", "matrix": "matrix-matrix"}
-LEAST_SHARE = 0.01  # of samples in each class
-OF_MEAN_IMAGE = 0.25  # energy distance, of that of the mean image
 
 
 def run(
@@ -91,18 +85,12 @@ def run(
         variances: Kernel variances, in units of pixels from 0 to 1.
         device: Where to train.
     """
-    if quick:
-        training, variances, seeds = training or QUICK, variances or VARIANCES[:1], seeds or 2
-    training, variances = training or CellTraining(), tuple(variances or VARIANCES)
-    seeds_of = _seeds_of(cells, data_root, variances, seeds or 3)
+    training = training or (CellTraining.quick() if quick else CellTraining())
+    variances = tuple(variances or (VARIANCES[:1] if quick else VARIANCES))
+    seeds_of = _seeds_of(cells, data_root, variances, seeds or (2 if quick else 3))
     sets = tuple(seeds_of)
-    most = QUICK_IMAGES if quick else None
-    readers = {name: _Reader(name, data_root, most) for name in sets}
-    wanted = _wanted(seeds_of, variances)
-    found: list[Cell] = []
-    for name, method, variance, seed in wanted:
-        found.append(_cell(readers[name], method, variance, seed, training, cells, device))
-        tick(len(found) / len(wanted))
+    readers = {name: _Reader(name, data_root, 1000 if quick else None) for name in sets}
+    found = _cells(readers, _wanted(seeds_of, variances), training, cells, device, tick)
     rows = [_row(cell) for cell in found]
     return Artefact(
         name="fig-images",
@@ -124,6 +112,22 @@ def run(
         claims=judged({"seeds": rows}),
         notes=_notes(readers.values()),
     )  # fmt: skip
+
+
+def _cells(
+    readers: Mapping[str, "_Reader"],
+    wanted: Sequence[tuple[str, str, float, int]],
+    training: CellTraining,
+    cells: Path | None,
+    device: str,
+    tick: Tick,
+) -> list[Cell]:
+    """The cells that are wanted, taken from the folder or trained."""
+    found: list[Cell] = []
+    for name, method, variance, seed in wanted:
+        found.append(_cell(readers[name], method, variance, seed, training, cells, device))
+        tick(len(found) / len(wanted))
+    return found
 
 
 def _notes(readers: Collection["_Reader"]) -> list[str]:
@@ -274,7 +278,7 @@ def claims(name: str, variance: float, rows: Rows) -> list[Claim]:
     def values(key: str) -> dict[str, list[float]]:
         return of_seeds(rows, key, COSTS, by="method", set=name, variance=variance)
 
-    energy, limit = values("energy"), OF_MEAN_IMAGE * data["energy of the mean image"]
+    energy, limit = values("energy"), data["energy of the mean image"] / 4
     rarest = values("least frequent class") if _has_classes(rows, name) else {}
     collapsed = [
         m for m in COSTS if mean(energy[m]) > 2 * limit or (rarest and max(rarest[m]) == 0)
@@ -321,7 +325,7 @@ def _without_difficulties(
         f"There are no difficulties in fitting images with any of the four costs ({where}).",
         rule,
         tests | shares,
-        least=dict.fromkeys(shares, LEAST_SHARE),
+        least=dict.fromkeys(shares, 0.01),
         most=dict.fromkeys(tests, limit),
         numbers={"limit": limit},
         ours=ours,

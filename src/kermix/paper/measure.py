@@ -45,7 +45,7 @@ __all__ = ["DENSITY", "claims", "describe", "judged", "run", "shifted_costs"]
 Curves: TypeAlias = dict[str, Tensor]
 Description: TypeAlias = dict[str, float]
 
-V = 0.01
+V = 0.01  # the paper's
 FOUR = ("svd", "scalar", "vector", "matrix")
 WITH_DATA, SAME, INDEPENDENT = "matrix with R_G", "same, moved", "independent"
 DENSITY = GaussianMixture(
@@ -53,7 +53,6 @@ DENSITY = GaussianMixture(
     torch.tensor([[-0.30, -0.25], [0.05, 0.30], [0.35, -0.05], [0.10, -0.40]]).double(),
     torch.tensor([0.08, 0.10, 0.06, 0.05], dtype=torch.float64).square(),
 )
-LINES = {"svd": "-", "scalar": "--", "vector": "-.", "matrix": (0, (5, 1))}
 LABELS = {"svd": "SVD", "scalar": "scalar", "vector": "vector-matrix", "matrix": "matrix-matrix"}
 
 
@@ -327,10 +326,10 @@ def _figure(shifts: Tensor, curves: Curves, truth: Tensor) -> "Figure":
     ):  # fmt: skip
         left.text(shift, 0.62, name, color=colour, ha="center", fontsize=8)
     left.set(aspect="equal", xlim=(low[0], high[0]), ylim=(low[1], high[1]))
-    for name in FOUR:
+    for name, line in zip(FOUR, ("-", "--", "-.", (0, (5, 1))), strict=True):
         relative = curves[name] / curves[name].max()
         right.plot(
-            shifts.numpy(), relative.numpy(), color=COST_COLOURS[name], linestyle=LINES[name],
+            shifts.numpy(), relative.numpy(), color=COST_COLOURS[name], linestyle=line,
             linewidth=1.6, label=LABELS[name],
         )  # fmt: skip
     right.plot(

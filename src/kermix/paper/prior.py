@@ -14,7 +14,7 @@ negative ones.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
@@ -33,27 +33,25 @@ from kermix.networks.mixture_networks import widened
 from kermix.networks.scaled import ScaledModel, evaluating
 from kermix.paper.artefact import (
     BEST,
-    BLUE,
-    ORANGE,
     Artefact,
     Claim,
     Rows,
     Tick,
-    bare,
     ignore,
+    points_panel,
     sheet,
 )
+from kermix.paper.generation import V
 from kermix.paper.verdicts import best, decided, differences, of_seeds, spread
-from kermix.training.build import Split, build_trainer
 from kermix.training.fit_settings import FitSettings
 from kermix.training.objective import loss_of
+from kermix.training.samples_task import Split, build_trainer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["PriorTraining", "claims", "judged", "run", "train"]
 
-V = 0.001
 COSTS = ("scalar", "vector", "matrix", "svd")
 TITLES = {"scalar": "Scalar", "vector": "Vector-matrix", "matrix": "Matrix-matrix", "svd": "SVD"}
 CHOOSING = ("vector", "matrix")  # costs of the best weights, whatever w(c) is
@@ -72,8 +70,10 @@ class PriorTraining:
     batch_size: int = 192
     learning_rate: float = 0.005
 
-
-QUICK = PriorTraining(seeds=1, steps=150, components=96, batch_size=96)
+    @classmethod
+    def quick(cls) -> "PriorTraining":
+        """One seed, fewer steps and components."""
+        return cls(seeds=1, steps=150, components=96, batch_size=96)
 
 
 def run(
@@ -91,7 +91,7 @@ def run(
         tick: Called with the share that is done.
         training: Instead of the full or quick setting.
     """
-    training = training or (QUICK if quick else PriorTraining())
+    training = training or (PriorTraining.quick() if quick else PriorTraining())
     rows: Rows = []
     shown: dict[str, Tensor] = {}
     for seed in range(training.seeds):
@@ -236,29 +236,16 @@ def claims(rows: Rows) -> list[Claim]:
     def values(key: str) -> dict[str, list[float]]:
         return of_seeds(rows, key, COSTS)
 
-    nll, modes, one = values("nll"), values("modes"), values("nll of one Gaussian")["svd"]
+    nll, modes = values("nll"), values("modes")
     norms = spread([math.log(row["norm"] / row["norm of another draw"]) for row in rows])
-    weights = "; of the vector-matrix and matrix-matrix cost, with the weights they choose"
     collapsed = [cost for cost in COSTS if mean(modes[cost]) <= 5]
     solved = values("nll with solved weights")
     readings = (
         ("of the vector-matrix and matrix-matrix cost with the weights they choose", nll),
         ("each with the best weights for its components", solved),
     )
-    felt = {f"derivatives, {c}": spread(own) for c, own in values("gradient to w(c)").items()}
-    blind = [f"derivatives, {cost}" for cost in CHOOSING]
     return [
-        decided(
-            "A mixture with a continuous prior, weights w(c) and variances v(c), is fitted with "
-            "each of the four costs.",
-            "at least nine of ten modes, and a held-out negative log-likelihood below that of one "
-            f"Gaussian by half a nat{weights}",
-            {f"modes, {c}": spread(own) for c, own in modes.items()}
-            | {f"nats below, {c}": differences(one, own) for c, own in nll.items()},
-            least={f"modes, {c}": 9 for c in COSTS} | {f"nats below, {c}": 0.5 for c in COSTS},
-            numbers={c: mean(own) for c, own in nll.items()} | {"one Gaussian": mean(one)},
-            statement=FITS,
-        ),
+        _fits(modes, nll, values("nll of one Gaussian")["svd"]),
         *(
             best(
                 "The SVD cost fits a mixture with a continuous prior best (read as: likelihood of "
@@ -272,15 +259,7 @@ def claims(rows: Rows) -> list[Claim]:
             )
             for which, numbers in readings
         ),
-        decided(
-            "The vector-matrix and the matrix-matrix cost do not see w(c); the others do.",
-            "absolute derivatives of their logarithm by the logarithms of the weights sum to less "
-            "than 0.01, those of the others to more",
-            felt,
-            least={name: 0.01 for name in felt if name not in blind},
-            most=dict.fromkeys(blind, 0.01),
-            ours=True,
-        ),
+        _seeing_weights(values("gradient to w(c)")),
         decided(
             "The norm of a mixture with a continuous prior is an expectation over it (Property "
             "3).",
@@ -294,6 +273,39 @@ def claims(rows: Rows) -> list[Claim]:
     ]
 
 
+def _fits(
+    modes: Mapping[str, Sequence[float]], nll: Mapping[str, Sequence[float]], one: Sequence[float]
+) -> Claim:
+    """The claim that every cost fits such a mixture, better than one Gaussian."""
+    weights = "; of the vector-matrix and matrix-matrix cost, with the weights they choose"
+    return decided(
+        "A mixture with a continuous prior, weights w(c) and variances v(c), is fitted with "
+        "each of the four costs.",
+        "at least nine of ten modes, and a held-out negative log-likelihood below that of one "
+        f"Gaussian by half a nat{weights}",
+        {f"modes, {c}": spread(own) for c, own in modes.items()}
+        | {f"nats below, {c}": differences(one, own) for c, own in nll.items()},
+        least={f"modes, {c}": 9 for c in COSTS} | {f"nats below, {c}": 0.5 for c in COSTS},
+        numbers={c: mean(own) for c, own in nll.items()} | {"one Gaussian": mean(one)},
+        statement=FITS,
+    )
+
+
+def _seeing_weights(gradients: Mapping[str, Sequence[float]]) -> Claim:
+    """The claim that two of the costs have no derivative by w(c)."""
+    felt = {f"derivatives, {cost}": spread(own) for cost, own in gradients.items()}
+    blind = [f"derivatives, {cost}" for cost in CHOOSING]
+    return decided(
+        "The vector-matrix and the matrix-matrix cost do not see w(c); the others do.",
+        "absolute derivatives of their logarithm by the logarithms of the weights sum to less "
+        "than 0.01, those of the others to more",
+        felt,
+        least={name: 0.01 for name in felt if name not in blind},
+        most=dict.fromkeys(blind, 0.01),
+        ours=True,
+    )
+
+
 def judged(tables: Mapping[str, Rows]) -> list[Claim]:
     """The claims of recorded numbers, by the rules of today."""
     return claims(tables["seeds"])
@@ -302,10 +314,6 @@ def judged(tables: Mapping[str, Rows]) -> list[Claim]:
 def _figure(shown: Mapping[str, Tensor]) -> "Figure":
     figure, (panels,) = sheet(1, len(COSTS), 8.6, 2.4)
     for axes, cost in zip(panels, COSTS, strict=True):
-        for name, colour in (("data", BLUE), (cost, ORANGE)):
-            points = shown[name][:700].numpy()
-            axes.scatter(*points.T, s=2.5, color=colour, alpha=0.6, linewidths=0,
-                         rasterized=True)  # fmt: skip
-        axes.set(xlim=(-0.1, 1.1), ylim=(-0.1, 1.1), aspect="equal")
-        bare(axes, TITLES[cost])
+        data, samples = (shown[name][:700].numpy() for name in ("data", cost))
+        points_panel(axes, data, samples, TITLES[cost], margin=0.1)
     return figure

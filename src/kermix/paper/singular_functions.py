@@ -42,8 +42,8 @@ __all__ = ["claims", "consistency", "judged", "run"]
 
 Numbers: TypeAlias = Mapping[str, float]
 
-V = 0.1
-FUNCTIONS = 6
+V = 0.1  # a convention: the paper gives none
+FUNCTIONS = 6  # a convention
 LOW, HIGH = (-3.9, -2.6), (3.9, 3.2)
 MEAN, DEVIATION = (0.0, 0.3), 0.9
 

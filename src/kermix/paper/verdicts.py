@@ -6,6 +6,7 @@ data, noise and initial weights. A claim is confirmed where the whole interval s
 refuted where the whole interval speaks against it, and a tie otherwise.
 """
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from itertools import combinations
 from statistics import mean, stdev
 from typing import Any, TypeAlias
 
+from kermix.errors import MissingExtraError
 from kermix.paper.artefact import Claim, Rows
 
 __all__ = [
@@ -24,15 +26,9 @@ __all__ = [
     "of_seeds",
     "ratio_claim",
     "ratios",
+    "similar_excess",
     "spread",
 ]
-
-# Student's 0.975 quantiles for 1 to 30 degrees of freedom; a table, as SciPy is an extra.
-QUANTILES = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
-    2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
-    2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -84,8 +80,18 @@ def spread(values: Sequence[float]) -> Spread:
     middle, count = mean(values), len(values)
     if count < 2:
         return Spread(middle, -math.inf, math.inf, count)
-    half = QUANTILES[min(count - 1, len(QUANTILES)) - 1] * stdev(values) / math.sqrt(count)
+    half = _student(count - 1) * stdev(values) / math.sqrt(count)
     return Spread(middle, middle - half, middle + half, count)
+
+
+@functools.cache
+def _student(freedom: int) -> float:
+    """Student's 0.975 quantile, to the digits of the usual tables."""
+    try:
+        from scipy.special import stdtrit
+    except ImportError:
+        raise MissingExtraError("Intervals need SciPy: pip install 'kermix[scipy]'.") from None
+    return round(float(stdtrit(freedom, 0.975)), 3)
 
 
 def differences(better: Sequence[float], worse: Sequence[float]) -> Spread:
@@ -194,6 +200,26 @@ def ratio_claim(
     return replace(claim, numbers=means | dict(claim.numbers))
 
 
+def similar_excess(
+    text: str,
+    values: Mapping[str, Sequence[float]],
+    *,
+    rule: str = "their excess negative log-likelihoods are within a factor of two of each other",
+    floor: float = 1e-3,
+    **how: Any,
+) -> Claim:
+    """A claim that costs perform alike, by how much likelihood they lose against data.
+
+    Args:
+        text: The claim.
+        values: By cost, the excess negative log-likelihood of each seed.
+        rule: In words.
+        floor: In nats: what is smaller is the noise of some thousand samples.
+        how: Further arguments of `ratio_claim`.
+    """
+    return ratio_claim(text, rule, values, 2, floor=floor, **how)
+
+
 def _not_counted(
     text: str,
     rule: str,
@@ -234,18 +260,22 @@ def best(
         how: Further fields of the claim.
     """
     rest = [name for name in values if name != favourite and name not in collapsed]
-    compared = {name: [sign * v for v in values[name]] for name in (favourite, *rest)}
+    compared = {name: _times(sign, values[name]) for name in (favourite, *rest)}
     numbers = {name: mean(own) for name, own in values.items()}
     why = _of_collapsed(favourite, rest, collapsed)
     if data is not None:
         numbers["data"] = mean(data)
-        why = why or _better_than_data(compared, [sign * d for d in data])
+        why = why or _better_than_data(compared, _times(sign, data))
     if why:
         return _not_counted(text, rule, values, numbers, why, how)
     ours = compared.pop(favourite)
     tests = {f"{favourite} against {n}": differences(ours, own) for n, own in compared.items()}
     left_out = f"{', '.join(collapsed)} collapsed, not compared with" if collapsed else ""
     return decided(text, rule, tests, least=0, strict=True, numbers=numbers, why=left_out, **how)
+
+
+def _times(sign: int, values: Sequence[float]) -> list[float]:
+    return [sign * value for value in values]
 
 
 def _of_collapsed(favourite: str, rest: Sequence[str], collapsed: Sequence[str]) -> str:

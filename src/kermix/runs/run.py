@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from kermix.distributed.loss import Strategy
+from kermix.distributed.processes import make_fabric
 from kermix.environment import __version__, is_rank
 from kermix.errors import OptionError, RunError
 from kermix.pages.page import Page, Repeat
@@ -41,7 +42,7 @@ from kermix.runs.folder import (
 from kermix.runs.provenance import environment, write_json
 from kermix.settings import Settings
 from kermix.training.checkpoints import check_declared, load_checkpoint, rebuilding
-from kermix.training.loop import Row, Trainer, make_fabric
+from kermix.training.loop import Row, Trainer
 
 __all__ = [
     "KEPT",

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from kermix.distributed.launch import launch
+from kermix.distributed.processes import launch
 from kermix.environment import is_rank
 from kermix.errors import MissingExtraError, RankError, RunError
 from kermix.runs.run import Numbers, Outcome, Run

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from kermix.checks import check_samples
 from kermix.costs.losses import SVDLoss
-from kermix.distributed.ranks import Ranks
+from kermix.distributed.processes import Ranks
 from kermix.errors import OptionError, RunError, ShapeError
 from kermix.graphs import adam
 from kermix.kernels.gaussian import GaussianKernel
@@ -38,8 +38,8 @@ from kermix.settings import (
 )
 from kermix.training.checkpoints import check_declared, load_checkpoint, load_model, rebuilding
 from kermix.training.fit_settings import REFINE_BATCH_SIZE, REFINE_WITH, RefineName
-from kermix.training.loop import Forward, Task, Trainer, gradients_on
-from kermix.training.schedules import VarianceSchedule, learning_rate
+from kermix.training.loop import Forward, Task, Trainer, gradients_on, learning_rate
+from kermix.training.objective import VarianceSchedule
 
 __all__ = [
     "ConditionalModel",
@@ -50,7 +50,6 @@ __all__ = [
     "spherical_loss",
 ]
 
-REPORTS = 20  # in a whole fit
 KIND = "conditional mixture"
 
 ConditionalCost: TypeAlias = Literal["svd", "likelihood"]
@@ -195,7 +194,7 @@ class ConditionalTask(Task):
     @property
     def reports_every(self) -> int:
         """A twentieth of the whole."""
-        return -(-self.total // REPORTS)
+        return -(-self.total // 20)
 
     def learning_rate(self, step: int) -> float:
         """One rise and fall in each stage."""

@@ -9,15 +9,11 @@ is said by a `kermix.training.loop.Task`::
 """
 
 import gc
-import importlib
-import logging
 import math
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -25,17 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from kermix.distributed.launch import check_ranks
-from kermix.distributed.ranks import Ranks
-from kermix.environment import is_rank
-from kermix.errors import (
-    MissingExtraError,
-    OptionError,
-    SampleError,
-    TrainingError,
-    VarianceError,
-    WeightError,
-)
+from kermix.distributed.processes import Ranks, make_fabric
+from kermix.errors import SampleError, TrainingError, VarianceError, WeightError
 from kermix.graphs import StepGraph
 from kermix.training.checkpoints import (
     RunningAverage,
@@ -48,13 +35,23 @@ from kermix.training.checkpoints import (
     tensors_of,
 )
 
-__all__ = ["Forward", "Row", "Task", "Trainer", "gradients_on", "make_fabric"]
+__all__ = ["Forward", "Row", "Task", "Trainer", "gradients_on", "learning_rate"]
 
 Row: TypeAlias = dict[str, float]
 Forward: TypeAlias = Callable[..., Any]
 
 
-REPORTS = 40  # in a training: a convention
+def learning_rate(share: float, peak: float, last: float = 0.01, warmup: float = 0.02) -> float:
+    """A short linear rise to the peak, then a cosine down to `last` times the peak.
+
+    Example:
+        >>> learning_rate(0.02, 0.1), round(learning_rate(1.0, 0.1), 6)
+        (0.1, 0.001)
+    """
+    if share < warmup:
+        return peak * max(share / warmup, 0.05)
+    fall = (share - warmup) / (1 - warmup)
+    return peak * (last + (1 - last) * 0.5 * (1 + math.cos(math.pi * fall)))
 
 
 class Task(ABC):
@@ -96,7 +93,7 @@ class Task(ABC):
     @property
     def reports_every(self) -> int:
         """Steps between two reports, a fortieth of all; there is one at the end in any case."""
-        return max(1, self.total // REPORTS)
+        return max(1, self.total // 40)
 
     @abstractmethod
     def prepare(self, fabric: Any, ranks: Ranks | None) -> list[torch.optim.Optimizer]:
@@ -176,7 +173,6 @@ class Task(ABC):
 TaskT = TypeVar("TaskT", bound=Task)
 
 LAST, BEST, MODEL = "last.safetensors", "best.safetensors", "model.safetensors"
-STOPS_EVERY = 16  # steps between two looks, on a GPU, at whether any rank is to stop
 # How NaN shows where values are looked at: in points, variances, weights or a factorization.
 NOT_FINITE = (SampleError, VarianceError, WeightError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 
@@ -317,8 +313,7 @@ class Trainer(Generic[TaskT]):
                 self._check_finite(torch.stack(losses), kept)
                 if due:
                     self._end_period(losses[-1], kept, on_report)
-                if folder is not None and self.is_main:
-                    self._save_all(folder, due)
+                self._save_all(folder, due)
                 losses = []
             if stopping:
                 return False
@@ -398,8 +393,11 @@ class Trainer(Generic[TaskT]):
         finally:
             task.step_numbers = None
 
-    def _stopping(self, should_stop: Callable[[], bool] | None) -> bool:
-        """Whether this or another rank was asked to stop before the end."""
+    def _stopping(self, should_stop: Callable[[], bool] | None, every: int = 16) -> bool:
+        """Whether this or another rank was asked to stop before the end.
+
+        Several ranks on GPUs look at that after so many steps.
+        """
         if self.step >= self.total:
             return False
         asked = should_stop is not None and should_stop()
@@ -407,7 +405,7 @@ class Trainer(Generic[TaskT]):
             return asked
         # All ranks have to agree. A GPU would have to be waited for, so it is asked less often.
         device = self._fabric.device
-        if device.type == "cuda" and self.step % STOPS_EVERY:
+        if device.type == "cuda" and self.step % every:
             return False
         return bool(self._ranks.max(torch.tensor(float(asked), device=device)))
 
@@ -430,7 +428,9 @@ class Trainer(Generic[TaskT]):
         if on_report is not None:
             on_report(row)
 
-    def _save_all(self, folder: Path, reported: bool) -> None:
+    def _save_all(self, folder: Path | None, reported: bool) -> None:
+        if folder is None or not self.is_main:
+            return
         self.save(folder / self.last)
         if not reported or not self.task.keeps_best:
             return
@@ -504,58 +504,3 @@ def _has_gradients(optimizer: Any) -> bool:
 
 def _capturable(optimizer: torch.optim.Optimizer) -> bool:
     return all(group.get("capturable", False) for group in optimizer.param_groups)
-
-
-def make_fabric(device: str, precision: Any, devices: int = 1, nodes: int = 1) -> Any:
-    """Fabric on a device with a precision; with several processes, this one is one of them."""
-    if precision == "auto":
-        fabric = make_fabric(device, "32-true", devices, nodes)
-        if fabric.device.type != "cuda":
-            return fabric
-        precision = "bf16-mixed"
-    try:
-        # Two packages bring the same Fabric.
-        found = "lightning.fabric" if find_spec("lightning") else "lightning_fabric"
-        Fabric = importlib.import_module(found).Fabric
-        environments = importlib.import_module(f"{found}.plugins.environments.torchelastic")
-    except ImportError:
-        raise MissingExtraError("Training needs Lightning: pip install 'kermix[fit]'.") from None
-    kind, options = device, dict[str, Any](devices=1)
-    if numbered := re.fullmatch(r"(cuda):(\d+)", device):
-        kind, options = numbered[1], {"devices": [int(numbered[2])]}
-    if devices * nodes > 1:
-        if not is_rank():
-            raise OptionError(
-                f"devices={devices} and nodes={nodes}, but this process was started alone: use "
-                "kermix.distributed.launch, `kermix fit --devices`, or torchrun."
-            )
-        check_ranks(devices, nodes)
-        options = {"devices": devices, "num_nodes": nodes, "strategy": "ddp"}
-        options["plugins"] = [environments.TorchElasticEnvironment()]
-    try:
-        with _without_advice():  # about tensor cores
-            fabric = Fabric(accelerator=kind, precision=precision, **options)
-    except (ValueError, RuntimeError, AssertionError) as error:
-        # Lightning has errors of its own, all of these kinds: unknown names, absent devices.
-        raise OptionError(
-            f"device={device!r} with precision={precision!r} cannot be used here: "
-            f"{' '.join(str(error).split())}"
-        ) from None
-    if devices * nodes > 1:
-        with _without_advice():  # a banner
-            fabric.launch()
-    return fabric
-
-
-@contextmanager
-def _without_advice() -> Iterator[None]:
-    """Have no library log what is not a warning: a user can do nothing about Lightning's advice.
-
-    The precision of products of matrices is PyTorch's own setting, of the whole process.
-    """
-    before = logging.root.manager.disable
-    logging.disable(max(before, logging.INFO))
-    try:
-        yield
-    finally:
-        logging.disable(before)

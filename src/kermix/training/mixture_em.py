@@ -28,7 +28,6 @@ from kermix.networks.mixture_networks import MixtureTable, ProductMixture, part_
 __all__ = [
     "KINDS",
     "PASSES",
-    "RESTARTING_PASSES",
     "RIDGE",
     "CovarianceName",
     "EMRows",
@@ -43,17 +42,9 @@ __all__ = [
 
 CovarianceName: TypeAlias = Literal["isotropic", "diagonal", "low-rank", "full"]
 KINDS: tuple[CovarianceName, ...] = get_args(CovarianceName)
-# Conventions: passes, tolerance and ridge are scikit-learn's; of the others there is no record.
+# Conventions: passes, tolerance and ridge are scikit-learn's.
 PASSES, TOLERANCE = 100, 1e-3  # nats a pass
-TOLERANCE_WITH_GAPS = 1e-5  # a pass gains the less the more is missing
 RIDGE = 1e-6  # of a column's variance: what covariances have at least
-RANK = 8
-NUMBERS_KEPT = 2**25  # features
-LEAST_MASS = 10.0  # rows: a component with fewer is started anew
-RESTARTING_PASSES = 8
-PRIOR_ROWS = 0.1  # rows with the usual variances that every component has besides its own
-KMEANS_PASSES = 8
-ROUNDING = 4 * torch.finfo(torch.float64).eps
 
 
 class Expectation(NamedTuple):
@@ -97,9 +88,12 @@ class EMRows:
     def _kept(self) -> Tensor:
         return self.features(self.values)
 
-    def blocks(self, components: int) -> Iterator[tuple[slice, Tensor]]:
-        """Parts of the rows with their features, small enough for so many components."""
-        keep = len(self) * self.width <= NUMBERS_KEPT
+    def blocks(self, components: int, most: int = 2**25) -> Iterator[tuple[slice, Tensor]]:
+        """Parts of the rows with their features, small enough for so many components.
+
+        Features of all rows are kept if they are at most so many numbers.
+        """
+        keep = len(self) * self.width <= most
         step = rows_at_once(components if keep else components + self.width)
         for start in range(0, len(self), step):
             part = slice(start, start + step)
@@ -125,7 +119,7 @@ class EMRows:
 class EMRowsWithGaps(EMRows):
     """Rows with missing cells (NaN), which are integrated out."""
 
-    tolerance = TOLERANCE_WITH_GAPS
+    tolerance = 1e-5  # a pass gains the less the more is missing
 
     @cached_property
     def _patterns(self) -> list[tuple[Tensor, Tensor]]:
@@ -186,7 +180,11 @@ class EMState:
 
 
 def kmeans_start(
-    rows: EMRows, components: int, generator: torch.Generator, shrinkage: float = 0.0
+    rows: EMRows,
+    components: int,
+    generator: torch.Generator,
+    shrinkage: float = 0.0,
+    passes: int = 8,
 ) -> EMState:
     """The state of the clusters that k-means finds in a few passes."""
     from sklearn.cluster import KMeans
@@ -194,7 +192,7 @@ def kmeans_start(
 
     seed = int(torch.randint(2**31 - 1, (), generator=generator))
     clusters = min(components, len(rows))  # a component without rows has hardly any weight
-    model = KMeans(clusters, n_init=1, max_iter=KMEANS_PASSES, random_state=seed)
+    model = KMeans(clusters, n_init=1, max_iter=passes, random_state=seed)
     # Of several threads, the order of sums would differ from run to run.
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # equal rows, of which fewer clusters can be made
@@ -237,12 +235,14 @@ def em(
     return state, passes
 
 
-def _restart_empty(rows: EMRows, log_densities: Tensor, mass: Tensor, sums: Tensor) -> bool:
-    """Components with hardly any rows get some of those that the mixture likes least."""
-    poor = (mass < min(LEAST_MASS, len(rows) / 2)).nonzero().flatten()
+def _restart_empty(
+    rows: EMRows, log_densities: Tensor, mass: Tensor, sums: Tensor, least: float = 10.0
+) -> bool:
+    """Components with fewer rows than `least` get some of those that the mixture likes least."""
+    poor = (mass < min(least, len(rows) / 2)).nonzero().flatten()
     if not len(poor) or len(poor) == len(mass):
         return False
-    take = max(1, min(2 * int(LEAST_MASS), len(rows) // (2 * len(poor))))
+    take = max(1, min(2 * int(least), len(rows) // (2 * len(poor))))
     worst = log_densities.topk(take * len(poor), largest=False).indices
     given = rows.features(rows.values[worst]).unflatten(0, (len(poor), take))
     mass[poor] += 0.5 * take
@@ -250,8 +250,13 @@ def _restart_empty(rows: EMRows, log_densities: Tensor, mass: Tensor, sums: Tens
     return True
 
 
-def _m_step(rows: EMRows, mass: Tensor, sums: Tensor, shrinkage: float) -> EMState:
-    """The likeliest state, from each component's mass and sums of features."""
+def _m_step(
+    rows: EMRows, mass: Tensor, sums: Tensor, shrinkage: float, prior_rows: float = 0.1
+) -> EMState:
+    """The likeliest state, from each component's mass and sums of features.
+
+    Every component has so many rows with the usual variances besides its own.
+    """
     mass = mass.clamp(min=1e-10)
     moments = sums / mass.unsqueeze(1)
     d = rows.values.shape[1]
@@ -260,10 +265,10 @@ def _m_step(rows: EMRows, mass: Tensor, sums: Tensor, shrinkage: float) -> EMSta
     i, j = rows.pairs
     squares = seconds[:, i == j]
     # What is lost in the difference would else be a variance of zero, or less.
-    floor = RIDGE + ROUNDING * d * squares
+    floor = RIDGE + 4 * torch.finfo(torch.float64).eps * d * squares
     variances = (squares - means.square()).clamp(min=0) + floor
     usual = (weights.unsqueeze(1) * variances.log()).sum(0).exp()
-    share = PRIOR_ROWS / (mass.unsqueeze(1) + PRIOR_ROWS) if len(mass) > 1 else 0.0
+    share = prior_rows / (mass.unsqueeze(1) + prior_rows) if len(mass) > 1 else 0.0
     widened = variances + share * (usual - variances)
     if not rows.whole:
         covariances = widened.mean(1) if rows.kind == "isotropic" else widened
@@ -286,10 +291,10 @@ def _m_step(rows: EMRows, mass: Tensor, sums: Tensor, shrinkage: float) -> EMSta
     return EMState(weights.log(), means, found)
 
 
-def _low_rank(covariances: Tensor) -> Tensor:
+def _low_rank(covariances: Tensor, rank: int = 8) -> Tensor:
     """The leading directions, and the mean variance of the others: the likeliest such matrix."""
     dimension = covariances.shape[-1]
-    rank = min(RANK, dimension // 2)
+    rank = min(rank, dimension // 2)
     values, vectors = torch.linalg.eigh(covariances)
     rest = values[:, : dimension - rank].mean(1, keepdim=True)
     kept = torch.cat([rest.expand(-1, dimension - rank), values[:, dimension - rank :]], 1)
@@ -343,11 +348,6 @@ def _conditionals(
     return logs, mean, rest
 
 
-# Conventions, without a record.
-LEAST_POINTS = 1e-3  # a component of a network with less stays where it is
-PRIOR_POINTS = 1e-6  # no weight of a product is exactly zero
-
-
 @torch.no_grad()
 def em_pass(
     table: MixtureTable,
@@ -396,10 +396,11 @@ def _diagonal_m_step(
     means: Tensor,  # (..., K, d)
     variances: Tensor,  # (..., K, d) or (..., K, 1)
     floor: float,
+    least: float = 1e-3,
 ) -> tuple[Tensor, Tensor]:
     """Means and variances from the moments; a component without points keeps its own."""
-    enough = (mass > LEAST_POINTS).unsqueeze(-1)
-    weight = mass.clamp(min=LEAST_POINTS).unsqueeze(-1)
+    enough = (mass > least).unsqueeze(-1)
+    weight = mass.clamp(min=least).unsqueeze(-1)
     center = torch.where(enough, first / weight, means)
     spread = (second / weight - center.square()).clamp(min=0)
     if variances.shape[-1] == 1:
@@ -441,8 +442,8 @@ def product_em_pass(
         total += likelihood
         means[item], spread = _diagonal_m_step(mass, first, second, *before, floor)
         logs[item] = spread.log()
-        logits[item] = (group_mass + PRIOR_POINTS).log()
-        choices[item] = (choice_mass + PRIOR_POINTS).log()
+        # No weight of a product is exactly zero.
+        logits[item], choices[item] = (group_mass + 1e-6).log(), (choice_mass + 1e-6).log()
     return -total / sum(len(points) for points in data)
 
 

@@ -21,7 +21,6 @@ from kermix.mixtures.mixture import GaussianMixture, marginal_log_prob
 from kermix.training.mixture_em import (
     KINDS,
     PASSES,
-    RESTARTING_PASSES,
     RIDGE,
     CovarianceName,
     EMRows,
@@ -47,12 +46,7 @@ __all__ = [
     "with_background",
 ]
 
-# Reasoned, no record.
 LARGEST, SMALLEST = 1e150, 1e-150  # beyond, variances are no numbers
-FAR = 5.0  # a deviation this many times the bulk's is that of a few far rows
-BULKS = ((0.25, 1.349), (0.05, 3.290), (0.01, 4.653))  # tails left out; width of a normal's rest
-CONSTANT = 1e-3  # of a constant's size
-REACH = 1e12  # in scales: how far a row may be from the middle
 
 
 @dataclass(frozen=True)
@@ -72,12 +66,20 @@ class MixtureColumnScale:
     scale: Tensor  # (d,)
 
     @classmethod
-    def of(cls, rows: Tensor, first: int = 0) -> "MixtureColumnScale":  # (N, d)
-        """The scale of these rows, each of them centerd before anything is squared.
+    def of(
+        cls,
+        rows: Tensor,  # (N, d)
+        first: int = 0,
+        of_constants: float = 1e-3,
+        reach: float = 1e12,
+    ) -> "MixtureColumnScale":
+        """The scale of these rows, each of them centered before anything is squared.
 
         Args:
             rows: The rows; missing cells (NaN) do not count.
             first: The number of the first column, in messages.
+            of_constants: The scale of a constant, of its size.
+            reach: How many scales a row may be from the middle.
         """
         if bool(rows.isnan().any()):
             columns = enumerate(rows.T)
@@ -88,18 +90,9 @@ class MixtureColumnScale:
         widest = torch.maximum(ordered[-1] - middle, middle - ordered[0])
         constant = widest == 0
         unit = torch.where(constant, 1.0, widest)
-        centerd = (ordered - middle) / unit
-        deviation = (centerd - centerd.mean(0)).square().mean(0).sqrt()
-        scale = torch.where(constant, 1.0, deviation)
-        found = torch.zeros_like(constant)
-        for tail, width in BULKS:
-            low, high = (round(share * (len(rows) - 1)) for share in (tail, 1 - tail))
-            bulk = (centerd[high] - centerd[low]) / width
-            new = ~found & (bulk > 0)
-            scale = torch.where(new & (deviation > FAR * bulk), bulk, scale)
-            found |= new
-        size = torch.where(middle == 0, 1.0, middle.abs().clamp(min=SMALLEST / CONSTANT))
-        scale = torch.where(constant, CONSTANT * size, unit * scale.clamp(min=1 / REACH))
+        scale = unit * _spread_of_ordered((ordered - middle) / unit).clamp(min=1 / reach)
+        size = torch.where(middle == 0, 1.0, middle.abs().clamp(min=SMALLEST / of_constants))
+        scale = torch.where(constant, of_constants * size, scale)
         for column in ((widest > LARGEST) | (scale > LARGEST) | (scale < SMALLEST)).nonzero():
             k = int(column)
             raise SampleError(
@@ -131,8 +124,25 @@ class MixtureColumnScale:
         return GaussianMixture(mixture.weights, means, covariances)
 
 
-# Reasoned, no record.
-SHRINKAGES_OF_ONE = (0.0, 0.25, 1.0, 4.0, 16.0, math.inf)  # times the number of columns
+def _spread_of_ordered(rows: Tensor, far: float = 5.0) -> Tensor:  # (N, d) -> (d,)
+    """The deviation of each column, or its bulk's where it is that of a few far rows.
+
+    It is if it is `far` times the bulk's. The bulk is the half in the middle; where all of that is
+    equal, 90 or 98 % of the rows.
+    """
+    deviation = (rows - rows.mean(0)).square().mean(0).sqrt()
+    spread, found = deviation, torch.zeros_like(deviation, dtype=torch.bool)
+    for tail, width in ((0.25, 1.349), (0.05, 3.290), (0.01, 4.653)):  # of a normal's rest
+        low, high = (round(share * (len(rows) - 1)) for share in (tail, 1 - tail))
+        bulk = (rows[high] - rows[low]) / width
+        new = ~found & (bulk > 0)
+        spread = torch.where(new & (deviation > far * bulk), bulk, spread)
+        found |= new
+    return spread
+
+
+# A convention; times the number of columns.
+SHRINKAGES_OF_ONE = (0.0, 0.25, 1.0, 4.0, 16.0, math.inf)
 
 
 def one_gaussian(
@@ -196,17 +206,8 @@ def with_background(state: EMState, values: Tensor, shrinkage: float) -> EMState
     )
 
 
-# Reasoned, no record.
-MIXTURE_TRIALS_LARGEST = {"full": 64, "low-rank": 64, "diagonal": 128, "isotropic": 128}
-SHRINKAGES = (0.0, 0.25, 1.0, 4.0)  # times the number of columns
+SHRINKAGES = SHRINKAGES_OF_ONE[:4]
 SEARCH_PASSES, NEAR_PASSES = 15, 8  # from a start at data, and from a mixture nearby
-SAMPLE = 8000  # rows that a search looks at
-HELD_OUT = 0.15
-FEW, FOLDS = 1000, 5  # below so many rows, cross-validation
-FEWEST = 20  # below, each row is held out once, and only one Gaussian is looked at
-GIVEN_UP = 2.0  # a kind whose last step gained this much less than it needs is given up
-CLEAR = 1.5  # standard errors by which held-out rows must gain over one Gaussian,
-SIMPLER = 1.0  # and over a smaller mixture
 
 
 @dataclass(frozen=True)
@@ -262,7 +263,7 @@ class MixtureTrials:
         for kind in kinds if covariance_type == "auto" else (covariance_type,):
             if self.components != 1 or kind in ("isotropic", "low-rank"):
                 best = self._sizes(kind)
-                if best is not None and not clearly_better(-self.gain(best), SIMPLER):
+                if best is not None and not _is_worse(best, self.one):
                     self._climb(best)
 
     def choice(self, covariance_type: CovarianceName | Literal["auto"]) -> tuple[Tried, bool]:
@@ -272,7 +273,7 @@ class MixtureTrials:
         clear = best is not self.one and clearly_better(self.gain(best))
         if clear or (self.components or 1) > 1:
             several.sort(key=self._parameters)
-            like = (t for t in several if not clearly_better(best.held_out - t.held_out, SIMPLER))
+            like = (t for t in several if not _is_worse(t, best))
             return next(like), clear
         return self._single(covariance_type), False
 
@@ -336,7 +337,7 @@ class MixtureTrials:
             else:
                 start = near.states[place]
             passes = self.passes if near is None else min(self.passes, NEAR_PASSES)
-            restarting = RESTARTING_PASSES if near is None else 0
+            restarting = 8 if near is None else 0
             states.append(em(rows, start, passes, shrinkage_rows, restarting)[0])
         pairs = zip(states, self.folds, strict=True)
         judged = [self._with_background(state, fold.train) for state, fold in pairs]
@@ -348,14 +349,24 @@ class MixtureTrials:
         return tried.size * (1 + EMRows(self.values[:1], tried.kind).width)
 
     def _most(self, kind: CovarianceName) -> int:
-        return min(MIXTURE_TRIALS_LARGEST[kind], len(self.folds[0].train) // 10)
+        largest = 64 if kind in ("full", "low-rank") else 128
+        return min(largest, len(self.folds[0].train) // 10)
 
     def _sizes(self, kind: CovarianceName) -> Tried | None:
-        """Sizes, doubled for as long as held-out rows gain by it."""
+        """The number of components that was asked for, or the best of several."""
         shrinks = kind in ("low-rank", "full") and self.values.shape[1] > 1
         shrinkage = SHRINKAGES[1] if shrinks else 0.0
         if self.components is not None:
             return self._try(kind, self.components, shrinkage)
+        return self._doubled(kind, shrinkage)
+
+    def _doubled(
+        self, kind: CovarianceName, shrinkage: float, given_up: float = 2.0
+    ) -> Tried | None:
+        """Sizes, doubled for as long as held-out rows gain by it.
+
+        A kind whose last step gained so many times less than it needs is given up.
+        """
         top = max(float(self.gain(t).mean()) for t in self.tried)
         best, falls, size = None, 0, 2
         while size <= self._most(kind) and falls < 2:
@@ -365,7 +376,7 @@ class MixtureTrials:
             elif self._better(found, best):
                 gained = float((found.held_out - best.held_out).mean())
                 best, falls = found, 0
-                if top - float(self.gain(best).mean()) > GIVEN_UP * gained:
+                if top - float(self.gain(best).mean()) > given_up * gained:
                     return None
             else:
                 falls += 1 if size < 16 else 2
@@ -399,24 +410,36 @@ class MixtureTrials:
         return float(self.gain(found).mean()) > float(self.gain(best).mean())
 
 
-def _folds(values: Tensor, judged: Tensor, generator: torch.Generator) -> list[_Fold]:
-    """Some rows to fit to, without gaps, and the others as they are."""
+def _folds(
+    values: Tensor, judged: Tensor, generator: torch.Generator, most: int = 8000
+) -> list[_Fold]:
+    """Some rows to fit to, without gaps and at most so many, and others as they are.
+
+    Below 1000 rows there are five folds; below 20, each row is held out once.
+    """
     count = len(values)
     if count < 4:
         return [_Fold(values, judged)]
     order = torch.randperm(count, generator=generator)
-    if count >= FEW:
-        held = round(HELD_OUT * min(count, SAMPLE))
-        return [_Fold(values[order[held:][:SAMPLE]], judged[order[:held]])]
-    parts = order.tensor_split(FOLDS if count >= FEWEST else count)
+    if count >= 1000:
+        held = round(0.15 * min(count, most))
+        return [_Fold(values[order[held:][:most]], judged[order[:held]])]
+    parts = order.tensor_split(5 if count >= 20 else count)
     return [
         _Fold(values[torch.cat([*parts[:k], *parts[k + 1 :]])], judged[part])
         for k, part in enumerate(parts)
     ]
 
 
-def clearly_better(gain: Tensor, errors: float = CLEAR) -> bool:  # (N,)
+def _is_worse(one: Tried, other: Tried) -> bool:
+    """Whether held-out rows gain by the other, by a standard error."""
+    return clearly_better(other.held_out - one.held_out, 1.0)
+
+
+def clearly_better(gain: Tensor, errors: float = 1.5) -> bool:  # (N,)
     """Whether the mean gain of rows is not chance; that of a few far rows does not count whole.
+
+    It is not if it is more than so many standard errors.
 
     Example:
         >>> clearly_better(torch.tensor([1.0, 2.0, 1.5]))

@@ -1,7 +1,12 @@
-"""The loss of a training step: a cost, by its name, between a batch of data and a draw."""
+"""The loss of a training step: a cost, by its name, between a batch of data and a draw.
+
+Its kernel has a variance that narrows during training: a function of the share of training that
+is done, so that there is no state to save.
+"""
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -16,29 +21,88 @@ from kermix.costs.losses import (
     VectorLoss,
 )
 from kermix.distributed.loss import DistributedLoss, Strategy
-from kermix.distributed.ranks import Ranks, shares, slice_of
-from kermix.errors import MissingExtraError
-from kermix.kernels.gaussian import GaussianKernel
+from kermix.distributed.processes import Ranks, shares, slice_of
+from kermix.errors import MissingExtraError, VarianceError
+from kermix.kernels.distances import squared_distances
+from kermix.kernels.gaussian import GaussianKernel, choose_variance
 from kermix.mixtures.mixture import GaussianMixture, InnerProducts, log_scalar_cost
 from kermix.networks.mixture_networks import widened
 from kermix.networks.scaled import ScaledModel
 from kermix.settings import MatrixForm
 from kermix.training.fit_settings import FitSettings, SampleCost
-from kermix.training.schedules import VarianceSchedule
 
 __all__ = [
     "LEAST_POINTS",
     "LOSSES",
     "Objective",
+    "VarianceSchedule",
+    "automatic_variance",
     "cauchy_schwarz_to_points",
     "loss_of",
     "sample_loss",
 ]
 
-LEAST_POINTS = 16  # drawn of a mixture in each step
+LEAST_POINTS = 16  # drawn of a mixture in each step: a convention
 LOSSES: dict[str, Callable[[list[float] | GaussianKernel], KernelLoss]] = {
     "svd": SVDLoss, "scalar": ScalarLoss, "vector": VectorLoss, "matrix": MatrixLoss,
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class VarianceSchedule:
+    """Variances of the kernels that are averaged, from wide to narrow.
+
+    Args:
+        start: Variance at the beginning.
+        end: Variance at the end; equal to `start` for a fixed one.
+        factors: The kernel is an average over several variances: the scheduled variance times each
+            of these factors. Several, such as (1, 10, 100), keep a balance between modes that one
+            narrow kernel cannot see.
+        until: Share of training at which the end is reached.
+
+    Example:
+        >>> VarianceSchedule(1.0, 0.01, factors=(1, 10)).at(0.5)
+        [0.1, 1.0]
+    """
+
+    start: float
+    end: float
+    factors: tuple[float, ...] = (1.0, 10.0, 100.0)
+    until: float = 1.0
+
+    def __post_init__(self) -> None:
+        numbers = (self.start, self.end, *self.factors)
+        if not self.factors or not all(math.isfinite(v) and v > 0 for v in numbers):
+            raise VarianceError(
+                f"A schedule from {self.start} to {self.end} with factors {self.factors}: "
+                "variances are positive and finite."
+            )
+
+    def at(self, share: float) -> list[float]:
+        """The variances when this share of training, from 0 to 1, is done."""
+        done = min(1.0, share / self.until)
+        middle = self.start * (self.end / self.start) ** done
+        return [middle * factor for factor in self.factors]
+
+
+def automatic_variance(
+    scaled: Tensor, generator: torch.Generator, among: int = 512, smallest: float = 1e-3
+) -> tuple[float, float]:
+    """Start and end of the variance, from scaled data (N, d).
+
+    The start is the median rule. The end is half the median squared distance to the nearest
+    neighbor `among` so many points, so that a batch of this size sees its neighbors in any
+    dimension; not below `smallest`, the paper's variance, at which narrow modes are found already.
+    """
+    rows = torch.randperm(len(scaled), generator=generator, device=scaled.device)
+    points = scaled[rows[:among]]
+    if len(points) < 2 or not bool((points != points[0]).any()):
+        return 0.5, smallest
+    start = float(choose_variance(points))
+    distances = squared_distances(points, points, same=True) / points.shape[1]
+    distances.fill_diagonal_(math.inf)
+    end = max(smallest, 0.5 * float(distances.amin(1).median()))
+    return max(start, end), end
 
 
 def loss_of(
@@ -153,28 +217,39 @@ class Objective(nn.Module):
             generator: The source of random numbers.
             numbers: The variances of the step, if they are on the device.
         """
-        cost, model, ranks = self.settings.cost, self.model, self.ranks
-        total = x.shape[-2] if ranks is None else self.batch_size(step)
+        total = x.shape[-2] if self.ranks is None else self.batch_size(step)
         refining = self.refining(step)
-        if cost == "likelihood" or (refining and self.settings.refine_with == "likelihood"):
+        objective = self.settings.refine_with if refining else self.settings.cost
+        if "likelihood" in (objective, self.settings.cost):
             return self._likelihood(x, total)
         if refining:
-            return cauchy_schwarz_to_points(model.network(), x, ranks, total)
-        drawn = [self._drawn(total)]
+            return cauchy_schwarz_to_points(self.model.network(), x, self.ranks, total)
         variances = self.variances.at(self.share(step)) if numbers is None else numbers
-        if isinstance(variances, list) and model.is_continuous and cost in LOSSES:
-            return self._continuous(x, drawn[0], variances, generator)
+        in_closed_form = self.model.is_continuous and self.settings.cost in LOSSES
+        if isinstance(variances, list) and in_closed_form:
+            return self._continuous(x, self._drawn(total), variances, generator)
+        return self._to_draw(x, total, variances, generator)
+
+    def _to_draw(
+        self,
+        x: Tensor,
+        total: int,
+        variances: list[float] | Tensor,
+        generator: torch.Generator,
+    ) -> Tensor:
+        """The cost between the rows of all ranks and points of the model."""
+        ranks, drawn = self.ranks, [self._drawn(total)]
 
         def part(count: int) -> slice:
             drawn[0] = count
             return self.part(count)
 
-        points, weights = model.draw(drawn[0], generator, part)
+        points, weights = self.model.draw(drawn[0], generator, part)
         if ranks is None:
             return self._cost(x, points, weights, variances)
         rows_x, rows_y = (shares(count, ranks.size) for count in (total, drawn[0]))
-        if cost in LOSSES:
-            own = loss_of(cost, variances, self.settings.form)
+        if self.settings.cost in LOSSES:
+            own = loss_of(self.settings.cost, variances, self.settings.form)
             loss = DistributedLoss(own, self.strategy, ranks.group)
             return loss(x, points, weights_y=weights, rows_x=rows_x, rows_y=rows_y)
         if weights is not None:
@@ -226,9 +301,6 @@ class Objective(nn.Module):
         return torch.stack(losses).mean(0)
 
 
-TOLERANCE = 1e-3  # of the SVD cost: a step's batch is a sample, whose error is far larger
-
-
 def sample_loss(
     cost: SampleCost,
     x: Tensor,  # (*B, N, d)
@@ -237,6 +309,7 @@ def sample_loss(
     weights_y: Tensor | None = None,  # (*B, K)
     debias: bool = False,
     form: MatrixForm | None = None,
+    tolerance: float = 1e-3,
 ) -> Tensor:  # (*B,)
     """The loss of one of the paper's costs, or of a baseline.
 
@@ -250,6 +323,7 @@ def sample_loss(
         debias: Whether to take the `kermix.DebiasedLoss` of a cost of the paper, for
             points without weights.
         form: Of the matrix-matrix cost; None is its trace.
+        tolerance: Of the SVD cost: a step's batch is a sample, whose error is far larger.
 
     Example:
         >>> sample_loss("energy", torch.zeros(3, 1), torch.ones(2, 1), [1.0])
@@ -261,7 +335,7 @@ def sample_loss(
         return mmd_squared(x, y, variances, weights_y=weights_y)
     if cost == "sinkhorn":
         return _sinkhorn(x, y, math.sqrt(min(variances) * x.shape[-1]))
-    svd = SVDLoss(variances, tolerance=TOLERANCE)
+    svd = SVDLoss(variances, tolerance=tolerance)
     loss = svd if cost == "svd" else loss_of(cost, variances, form)
     if debias and weights_y is None:
         return DebiasedLoss(loss)(x, y)

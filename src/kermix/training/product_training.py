@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from kermix.distributed.ranks import Ranks
+from kermix.distributed.processes import Ranks
 from kermix.graphs import adam
 from kermix.networks.product_binned import (
     ColumnBins,
@@ -31,8 +31,7 @@ from kermix.networks.product_binned import (
 )
 from kermix.networks.product_rows import GaussianProduct, ProductForm, VariableLayer
 from kermix.settings import BATCH_SIZE, LEARNING_RATE, SEED, Setting, Settings
-from kermix.training.loop import Forward, Row, Task, Trainer
-from kermix.training.schedules import learning_rate
+from kermix.training.loop import Forward, Row, Task, Trainer, learning_rate
 
 __all__ = ["FittedTable", "MemberKeeper", "TableSettings", "TableTask", "fit_table"]
 
@@ -154,10 +153,6 @@ STEPS, SMALLEST_BATCH, LARGEST_BATCH = 16, 16, 256  # of an epoch, where nothing
 # With bins, rows cost less than the layers do: few steps, of many rows.
 # Of an epoch, and the largest batch: of one or two outputs, and of more.
 FEW_OUTPUTS, MORE_OUTPUTS = (10, 2048), (12, 1024)
-ROWS_OF_A_LOOK = 4096  # for statistics; those at the end are of all rows
-CLEARLY = 2.0  # standard errors by which an earlier epoch of a classifier must be better
-SHARPNESS = 1.5  # of the first layer's Gaussians with bins: how much narrower they begin
-BETAS = (0.9, 0.95)  # a fit is a few hundred steps: torch's 0.999 would still remember the first
 
 
 @dataclass(frozen=True)
@@ -215,14 +210,13 @@ class TableTask(Task):
         self.generator = torch.Generator().manual_seed(settings.seed)
         self._order = torch.arange(0)
 
-    def _new_network(self, columns: int, outputs: int) -> GaussianProduct:
+    def _new_network(self, columns: int, outputs: int, sharpness: float = 1.5) -> GaussianProduct:
+        """The network at its start; with bins, its first Gaussians are so much narrower."""
         settings = self.settings
         made = GaussianProduct(
             columns if self._grid is None else [2] * columns,
             outputs,
-            terms=settings.terms,
-            width=settings.width,
-            depth=settings.depth,
+            sizes=[*[settings.width] * (settings.depth - 1), settings.terms],
             form=settings.form,
             precision="norm" if settings.form == "variational" else "one",
             members=self._train.shape[1],
@@ -233,7 +227,7 @@ class TableTask(Task):
             assert isinstance(first, VariableLayer)
             with torch.no_grad():
                 for tensor in (first.weight, first.anchors):
-                    tensor.mul_(SHARPNESS)
+                    tensor.mul_(sharpness)
         return made
 
     def _class_rates(self, classes: int) -> Tensor:
@@ -267,11 +261,13 @@ class TableTask(Task):
         if self._weights is not None:
             self._weights = self._weights.to(device)
         # Classifiers stop at one epoch, judged by the rows of all: each one's alone are few, and
-        # an epoch that is best by chance has the high learning rate of the middle.
-        stopped, margin = (1, CLEARLY) if self._has_classes else (self._train.shape[1], 0.0)
+        # an epoch that is best by chance has the high learning rate of the middle. An earlier
+        # epoch must be better by two standard errors.
+        stopped, margin = (1, 2.0) if self._has_classes else (self._train.shape[1], 0.0)
         self._keeper = MemberKeeper(self.model, stopped, settings.patience, margin)
         groups = _groups(self.model, settings.decay)
-        return [adam(groups, device, torch.optim.AdamW, fused=True, betas=BETAS)]
+        # A fit is a few hundred steps: torch's 0.999 would still remember the first.
+        return [adam(groups, device, torch.optim.AdamW, fused=True, betas=(0.9, 0.95))]
 
     def _has_more_points_than_rows(self) -> bool:
         """Whether the layers see fewer of the rows of a batch than of the values of a column."""
@@ -359,7 +355,7 @@ class TableTask(Task):
         epoch = step // self._batches
         row: Row = {"epoch": epoch, "step": step, "loss": float(self._sum)}
         if len(self._held):
-            self._set_statistics(ROWS_OF_A_LOOK)
+            self._set_statistics(4096)  # those at the end are of all rows
             measured = self._held_out_losses()
             row["held_out"] = float(measured.mean())
             by_keeper = measured.reshape(-1, len(self._keeper.best))

@@ -1,7 +1,11 @@
-"""The training of a model of rows: a cost first, then steps that sharpen a mixture."""
+"""The training of a model of rows: a cost first, then steps that sharpen a mixture.
+
+From data and settings to a trainer: rows held out, the scale, the schedule and the network.
+"""
 
 import math
 from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,20 +13,31 @@ from torch import Tensor, nn
 
 from kermix.costs.baselines import energy_distance
 from kermix.distributed.loss import Strategy
-from kermix.distributed.ranks import Ranks
+from kermix.distributed.processes import Ranks
 from kermix.errors import OptionError
 from kermix.graphs import adam
-from kermix.networks.scaled import ScaledModel
+from kermix.networks.generators import ConvDecoder, MLPGenerator, make_prior
+from kermix.networks.mixture_networks import ContinuousMixtureNetwork, MixtureNetwork, MixtureTable
+from kermix.networks.scaled import ScaledModel, Scaler
 from kermix.training.checkpoints import RunningAverage
 from kermix.training.fit_settings import FitSettings
-from kermix.training.loop import Forward, Row, Task
-from kermix.training.objective import LEAST_POINTS, Objective
-from kermix.training.schedules import VarianceSchedule, learning_rate
+from kermix.training.loop import Forward, Row, Task, Trainer, learning_rate
+from kermix.training.objective import (
+    LEAST_POINTS,
+    Objective,
+    VarianceSchedule,
+    automatic_variance,
+)
 
-__all__ = ["RowTask", "check_shares"]
-
-HELD_OUT_FOR_ENERGY = 1000
-REFINE_RATE = 0.5  # of the peak
+__all__ = [
+    "RowTask",
+    "Split",
+    "build_model",
+    "build_trainer",
+    "check_shares",
+    "held_out_rows",
+    "split_rows",
+]
 
 
 class RowTask(Task):
@@ -94,7 +109,7 @@ class RowTask(Task):
 
     def learning_rate(self, step: int) -> float:
         """One rise and fall in each stage, half as high in the second."""
-        peak = self.settings.peak_rate * (REFINE_RATE if self._objective.refining(step) else 1.0)
+        peak = self.settings.peak_rate * (0.5 if self._objective.refining(step) else 1.0)
         return learning_rate(self._objective.share(step), peak)
 
     def batch(self, step: int) -> Tensor:  # (*B, size, d)
@@ -144,14 +159,17 @@ class RowTask(Task):
         self.average.copy_to(self.model.network)
 
     @torch.no_grad()
-    def metric(self) -> float:
-        """Held-out negative log-likelihood of a mixture; energy distance of a generator."""
+    def metric(self, most: int = 1000) -> float:
+        """Held-out negative log-likelihood of a mixture; energy distance of a generator.
+
+        Of a generator, with so many rows at most.
+        """
         if self._held_out is None:
             return math.nan
         if self.model.is_mixture:
             return float(-self.model.log_prob(self._held_out).mean())
         generator = torch.Generator(self._data.device).manual_seed(self.settings.seed)
-        held_out = self._held_out[:HELD_OUT_FOR_ENERGY]
+        held_out = self._held_out[:most]
         samples = self.model.sample(len(held_out), generator)
         scaled = self.model.scaler.scaled
         return float(energy_distance(scaled(held_out), scaled(samples)))
@@ -177,3 +195,113 @@ def check_shares(settings: FitSettings, ranks: int) -> None:
                 f"{name}={size} is shared among {ranks} processes, leaving one with nothing; "
                 "increase it, or use fewer processes."
             )
+
+
+@dataclass(frozen=True)
+class Split:
+    """Rows to train with, and rows to look at; the same ones where there are too few to split."""
+
+    train: Tensor
+    held_out: Tensor
+
+    @property
+    def apart(self) -> bool:
+        """Whether the rows to look at are others than those to train with."""
+        return self.held_out is not self.train
+
+
+def held_out_rows(rows: int) -> int:
+    """A tenth, at most 2000; none where there are fewer than 20."""
+    return 0 if rows < 20 else min(2000, int(rows * 0.1))
+
+
+def split_rows(values: Tensor, seed: int) -> Split:
+    """Hold out a tenth of the rows, at most 2000, at random."""
+    held_out = held_out_rows(len(values))
+    if not held_out:
+        return Split(values, values)
+    order = torch.randperm(len(values), generator=torch.Generator().manual_seed(seed))
+    return Split(values[order[held_out:]], values[order[:held_out]])
+
+
+def build_model(
+    train: Tensor,  # (*B, n, d)
+    settings: FitSettings,
+    image: tuple[int, int, int] | None = None,
+) -> tuple[ScaledModel, VarianceSchedule]:
+    """The untrained model of the data, and how the variance will change."""
+    settings = settings.for_data(train.shape[-2])
+    generator = torch.Generator().manual_seed(settings.seed)
+    absolute = settings.kernel_variance
+    scaler = Scaler(train, common=image is not None or absolute is not None)
+    scaled = scaler.scaled(train)
+    start, end = automatic_variance(scaled.reshape(-1, scaled.shape[-1]), generator)
+    end = settings.variance or end
+    start = settings.start_variance or max(start, end)
+    if absolute is not None:
+        start = end = _in_scaled_units(absolute, scaler)
+    variances = VarianceSchedule(start, end, settings.variance_factors)
+    network = _network(scaled, settings, image, generator)
+    prior = make_prior(settings.prior)
+    return ScaledModel(network, scaler, prior, end), variances
+
+
+def _in_scaled_units(variance: float, scaler: Scaler) -> float:
+    if scaler.scale.ndim > 2:
+        raise OptionError("kernel_variance is for one set of rows; this is a batch of sets.")
+    return variance / float(scaler.scale[0, 0]) ** 2  # one scale for all columns
+
+
+def _network(
+    scaled: Tensor,
+    settings: FitSettings,
+    image: tuple[int, int, int] | None,
+    generator: torch.Generator,
+) -> nn.Module:
+    *batch, rows, dimension = scaled.shape
+    components = settings.components or rows
+    if settings.model == "mixture":
+        return MixtureTable(
+            dimension,
+            components,
+            settings.covariance_type,
+            tuple(batch),
+            generator=generator,
+        )
+    if batch:
+        raise OptionError(
+            f"model={settings.model!r} does not support batches of models; use 'mixture'."
+        )
+    prior = make_prior(settings.prior)
+    if settings.model == "network":
+        return MixtureNetwork(
+            dimension, prior, components, settings.covariance_type, generator=generator
+        )
+    if settings.model == "continuous":
+        return ContinuousMixtureNetwork(
+            dimension, prior, settings.covariance_type, generator=generator
+        )
+    if settings.model == "generator":
+        return MLPGenerator(prior.dimension, dimension, generator=generator)
+    if image is None or image[1] != image[2]:
+        raise OptionError(
+            "model='conv' generates square images, but the data are not square images."
+        )
+    return ConvDecoder(prior.dimension, image[1], image[0], generator=generator)
+
+
+def build_trainer(
+    split: Split,
+    settings: FitSettings,
+    image: tuple[int, int, int] | None = None,
+    *,
+    device: str = "auto",
+    precision: str = "32-true",
+    devices: int = 1,
+    nodes: int = 1,
+    strategy: Strategy = "auto",
+) -> Trainer[RowTask]:
+    """A trainer at its first step."""
+    model, variances = build_model(split.train, settings, image)
+    task = RowTask(model, split.train, split.held_out, settings, variances, strategy)
+    return Trainer(task, device=device, precision=precision, devices=devices, nodes=nodes)

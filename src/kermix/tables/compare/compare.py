@@ -1,12 +1,12 @@
 """Compare two data sets: one verdict, and on demand every cost with error bars and p-values."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
-from kermix.checks import check_count, check_option
+from kermix.checks import check_count, check_option, with_options
 from kermix.data.readers.common import Reading
 from kermix.data.sources import Source, Sources, Table, read_sources
 from kermix.errors import OptionError, TableError
@@ -19,36 +19,62 @@ from kermix.tables.compare.sketch_comparison import compare_sketches, is_sketch
 from kermix.tables.compare.verdict import JudgementTask
 from kermix.two_sample.permutation import own_generator, permutations_for
 
-__all__ = ["COUNTED_ONCE", "CountedOnce", "compare", "read_once"]
+__all__ = [
+    "AS_FOUND",
+    "COUNTED_ONCE",
+    "CompareOptions",
+    "CountedOnce",
+    "ReadingOptions",
+    "check_level",
+    "compare",
+    "read_once",
+    "reading_of",
+]
 
-# Reasoned, no record.
-AUTO_VARIANCES = 4
-DETAIL_PERMUTATIONS = 200
 COUNTED_ONCE = "more than coincidence explains; each counts once."
 
 
+class ReadingOptions(TypedDict, total=False):
+    """How tables are read, by whatever takes them."""
+
+    columns: Sequence[str] | None
+    exclude: Sequence[str]
+    kinds: Mapping[str, str] | None
+    delimiter: str | None
+    decimal: str | None
+    encoding: str | None
+    header: bool | None
+    missing: Sequence[str]
+    sheet: str | None
+
+
+AS_FOUND: ReadingOptions = {
+    "columns": None, "exclude": (), "kinds": None, "delimiter": None, "decimal": None,
+    "encoding": None, "header": None, "missing": (), "sheet": None,
+}  # fmt: skip
+
+
+class CompareOptions(ReadingOptions, total=False):
+    """What rarely needs to be said of a comparison."""
+
+    standardize: bool | Literal["auto"]
+    max_points: int | None
+    jackknife_groups: int
+    strict: bool
+
+
 @torch.no_grad()
+@with_options(CompareOptions, **AS_FOUND, standardize="auto", max_points=None, jackknife_groups=20,
+              strict=False)  # fmt: skip
 def compare(
     x: Source,
     y: Source,
     v: Sequence[float] | float | Literal["auto"] = "auto",
     *,
-    columns: Sequence[str] | None = None,
-    exclude: Sequence[str] = (),
-    kinds: Mapping[str, str] | None = None,
-    delimiter: str | None = None,
-    decimal: str | None = None,
-    encoding: str | None = None,
-    header: bool | None = None,
-    missing: Sequence[str] = (),
-    sheet: str | None = None,
-    standardize: bool | Literal["auto"] = "auto",
-    max_points: int | None = None,
     level: float = 0.05,
-    jackknife_groups: int = 20,
     permutations: int | None = None,
     seed: int = 0,
-    strict: bool = False,
+    **options: Unpack[CompareOptions],
 ) -> Comparison:
     r"""Whether two data sets differ, by how much, and where; and every cost between them.
 
@@ -104,73 +130,89 @@ def compare(
         >>> 0.5 < result.measure("svd").normalized < 0.9, result.measure("svd").pvalue
         (True, 0.01)
     """
-    reading = Reading(
-        None if columns is None else _names(columns), _names(exclude), dict(kinds or {}),
-        delimiter, decimal, encoding, header, _names(missing), sheet,
-    )  # fmt: skip
-    if not 0 < level < 1:
-        raise OptionError(f"level={level!r} must be between 0 and 1, such as 0.05.")
+    reading = reading_of(options)
     if is_sketch(x) or is_sketch(y):
-        if reading.said():
-            raise OptionError(
-                f"{', '.join(reading.said())}: only for tables; a sketch has its own columns. "
-                "Remove it, or set it when making the sketch."
-            )
+        check_level(level)
+        _refuse_beside_sketches(reading)
         return compare_sketches(x, y, level)
-    if isinstance(standardize, str):
-        check_option("standardize", standardize, ("auto",))
-    if permutations is not None:
-        check_count("permutations", permutations, 0, " Give a number, or 0 for no p-values.")
-    check_count(
-        "jackknife_groups", jackknife_groups, 0, " Give 2 or more, or 0 for no error bars."
-    )
-    if max_points is not None:
-        check_count("max_points", max_points, least=2)
-    if jackknife_groups == 1:
-        raise OptionError(
-            f"jackknife_groups={jackknife_groups}: give 2 or more, or 0 for no error bars."
-        )
-    counted = read_once([x, y], reading, strict)
-    read, repeated = counted.read, counted.repeated
-    (first, second), mixed, notes = read.tables, read.mixed, list(read.notes)
-    if mixed is not None and standardize is False:
+    _check(options, level, permutations)
+    counted = read_once([x, y], reading, options["strict"])
+    (first, second), mixed, notes = counted.read.tables, counted.read.mixed, [*counted.read.notes]
+    if mixed is not None and options["standardize"] is False:
         raise OptionError(
             "standardize=False: numbers in tables with categories or missing values must be "
             "scaled to be comparable with codes; remove it, or select only numeric columns."
         )
     names, sizes = _distinct(first.name, second.name), counted.sizes
-    notes += _told(names, sizes, repeated)
+    notes += _told(names, sizes, counted.repeated)
     generator = own_generator(seed)
+    most = options["max_points"]
     rows = ComparedRows.of(
-        read, [_subsample(t, max_points, generator, notes) for t in (first, second)]
+        counted.read, [_subsample(t, most, generator, notes) for t in (first, second)]
     )
-    n = rows.n
-    pooled, scale = rows.pooled, None
-    scaled: list[str] = []
+    pooled, scale, scaled = rows.pooled, None, list[str]()
     if mixed is None:
-        pooled, scale = standardized(pooled, standardize, scaled)
-    grid = (
-        variance_grid(pooled, AUTO_VARIANCES, rows.layout) if isinstance(v, str) else _variances(v)
-    )
-    asked = DETAIL_PERMUTATIONS if permutations is None else permutations
+        pooled, scale = standardized(pooled, options["standardize"], scaled)
+    grid = variance_grid(pooled, 4, rows.layout) if isinstance(v, str) else _variances(v)
+    judge = None
+    if permutations != 0:
+        labelings = permutations_for(level) if permutations is None else permutations
+        judge = JudgementTask(rows, names, level, labelings, seed, counted.repeated)
     return Comparison(
         names=names,
         sizes=sizes,
-        used=(n, len(rows.pooled) - n),
+        used=(rows.n, len(rows.pooled) - rows.n),
         columns=rows.names,
         variances=grid,
         reading_notes=tuple(notes),
         compared=rows,
-        _judge=None if permutations == 0 else JudgementTask(
-            rows, names, level, permutations_for(level) if permutations is None else permutations,
-            seed, repeated,
-        ),
+        _judge=judge,
         _details=DetailsTask(
-            rows, pooled, grid, asked, jackknife_groups, seed, generator.get_state(), tuple(scaled)
+            rows, pooled, grid, 200 if permutations is None else permutations,
+            options["jackknife_groups"], seed, generator.get_state(), tuple(scaled),
         ),
         _scale=scale,
         _layout=rows.layout,
     )  # fmt: skip
+
+
+def reading_of(options: ReadingOptions) -> Reading:
+    """How tables are read, from keywords."""
+    columns, kinds = options["columns"], dict(options["kinds"] or {})
+    return Reading(
+        None if columns is None else _names(columns), _names(options["exclude"]), kinds,
+        options["delimiter"], options["decimal"], options["encoding"], options["header"],
+        _names(options["missing"]), options["sheet"],
+    )  # fmt: skip
+
+
+def check_level(level: float) -> None:
+    """Refuse what is no level of significance."""
+    if not 0 < level < 1:
+        raise OptionError(f"level={level!r} must be between 0 and 1, such as 0.05.")
+
+
+def _refuse_beside_sketches(reading: Reading) -> None:
+    if said := reading.said():
+        raise OptionError(
+            f"{', '.join(said)}: only for tables; a sketch has its own columns. "
+            "Remove it, or set it when making the sketch."
+        )
+
+
+def _check(options: CompareOptions, level: float, permutations: int | None) -> None:
+    check_level(level)
+    if isinstance(options["standardize"], str):
+        check_option("standardize", options["standardize"], ("auto",))
+    if permutations is not None:
+        check_count("permutations", permutations, 0, " Give a number, or 0 for no p-values.")
+    groups, most = options["jackknife_groups"], options["max_points"]
+    of_groups = " Give 2 or more, or 0 for no error bars."
+    check_count("jackknife_groups", groups, 0, of_groups)
+    if groups == 1:
+        raise OptionError(f"jackknife_groups={groups}:{of_groups.lower()}")
+    if most is not None:
+        check_count("max_points", most, least=2)
 
 
 class CountedOnce(NamedTuple):

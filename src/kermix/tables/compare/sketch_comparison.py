@@ -17,7 +17,7 @@ from kermix.tables.compare.verdict import judge_sketches
 from kermix.two_sample.error_bars import Measure
 from kermix.two_sample.mean_test import mean_test
 
-__all__ = ["Drift", "DriftStep", "compare_sketches", "drift", "is_sketch"]
+__all__ = ["Drift", "DriftStep", "compare_sketches", "drift", "is_sketch", "open_sketches"]
 
 SUFFIX = ".sketch"
 # Reasoned, no record.
@@ -68,20 +68,28 @@ def is_sketch(source: object) -> bool:
     return isinstance(source, Sketch)
 
 
+def open_sketches(
+    x: Any, y: Any, unnamed: tuple[str, str]
+) -> tuple[tuple[str, str], tuple[Sketch, Sketch]]:
+    """Two sketches with their names, those of their files if they come from files."""
+    if not (is_sketch(x) and is_sketch(y)):
+        raise OptionError(
+            "A sketch can only be compared with another sketch: sketch the other data set "
+            "first, with --landmarks-from (landmarks_from) this one."
+        )
+    names = [Path(s).name if isinstance(s, str | Path) else k
+             for s, k in zip((x, y), unnamed, strict=True)]  # fmt: skip
+    opened = [Sketch.load(s) if isinstance(s, str | Path) else s for s in (x, y)]
+    return (names[0], names[1]) if names[0] != names[1] else unnamed, (opened[0], opened[1])
+
+
 @torch.no_grad()
 def compare_sketches(x: Any, y: Any, level: float = 0.05) -> Comparison:
     """Sketches go to the costs as they are: they know their kernel and carry a certificate.
 
     A cost whose certificate is wider than the difference that it shows is left out, with a note.
     """
-    if not (is_sketch(x) and is_sketch(y)):
-        raise OptionError(
-            "A sketch can only be compared with another sketch: sketch the other data set "
-            "first, with --landmarks-from (landmarks_from) this one."
-        )
-    names = tuple(Path(s).name if isinstance(s, str | Path) else k
-                  for s, k in ((x, "x"), (y, "y")))  # fmt: skip
-    x, y = (Sketch.load(s) if isinstance(s, str | Path) else s for s in (x, y))
+    names, (x, y) = open_sketches(x, y, ("x", "y"))
     measures, refused = [], []
     costs: dict[str, Any] = {
         "svd": svd_cost,
@@ -120,14 +128,14 @@ def compare_sketches(x: Any, y: Any, level: float = 0.05) -> Comparison:
     ]
     rows = x.count, y.count
     return Comparison(
-        names=(names[0], names[1]),
+        names=names,
         sizes=rows,
         used=rows,
         columns=() if x.origin is None else x.origin.columns,
         variances=(),
         reading_notes=(),
         _details=Known(Details(tuple(measures), {}, tuple(notes))),
-        _judge=Known(judge_sketches(test, (names[0], names[1]), rows, level)),
+        _judge=Known(judge_sketches(test, names, rows, level)),
     )
 
 

@@ -8,15 +8,23 @@ import difflib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
-from kermix.data.readers.common import Reading, listed
+from kermix.checks import with_options
+from kermix.data.readers.common import listed
 from kermix.data.readers.frames import Frame
 from kermix.data.sources import Source
 from kermix.errors import OptionError
-from kermix.tables.compare.compare import COUNTED_ONCE, compare
+from kermix.tables.compare.compare import (
+    AS_FOUND,
+    COUNTED_ONCE,
+    ReadingOptions,
+    check_level,
+    compare,
+    reading_of,
+)
 from kermix.tables.compare.verdict import ColumnVerdict, Verdict
 from kermix.tables.drift.periods import Periods, read_periods
 from kermix.two_sample.aggregate import shift_found
@@ -199,6 +207,13 @@ class PeriodDrift:
         return {"sentence": self.sentence(), "moved": self.moved, **asdict(self)}
 
 
+class DriftOptions(ReadingOptions, total=False):
+    """What rarely needs to be said of drift."""
+
+    max_points: int | None
+
+
+@with_options(DriftOptions, **AS_FOUND, max_points=None)
 def drift_over_time(
     source: Source,
     by: str | None = None,
@@ -206,13 +221,9 @@ def drift_over_time(
     every: str | None = None,
     reference: str | None = None,
     level: float = 0.05,
-    columns: Sequence[str] | None = None,
-    exclude: Sequence[str] = (),
-    kinds: Mapping[str, str] | None = None,
-    reading: Reading | None = None,
-    max_points: int | None = None,
     permutations: int | None = None,
     seed: int = 0,
+    **options: Unpack[DriftOptions],
 ) -> PeriodDrift:
     """Whether, when and where a table drifts: each period against a reference period.
 
@@ -229,7 +240,12 @@ def drift_over_time(
         columns: Columns to use; by default all.
         exclude: Columns to ignore.
         kinds: Kinds of columns by name, to override the detected ones; see `kermix.Schema.infer`.
-        reading: How tables are read, instead of the three above.
+        delimiter: Field delimiter of text files; detected by default.
+        decimal: Decimal mark of text files, "." or ","; detected by default.
+        encoding: Encoding of text files; by default UTF-8, else Windows-1252 or Latin-1.
+        header: Whether the first line of text files holds column names; detected by default.
+        missing: Cells that stand for a missing value, beside empty ones, NA and the like.
+        sheet: Sheet of Excel files; by default that with most cells.
         max_points: Larger periods are subsampled at random to this many rows.
         permutations: Number of permutations for each p-value; by default 500, or as many as the
             correction for the number of periods requires.
@@ -243,10 +259,8 @@ def drift_over_time(
         >>> found.sentence()
         '1 of 2 months differs from jan: mar, most in x.'
     """
-    if not 0 < level < 1:
-        raise OptionError(f"level={level!r} must be between 0 and 1, such as 0.05.")
-    chosen = None if columns is None else tuple(columns)
-    reading = reading or Reading(chosen, tuple(exclude), dict(kinds or {}))
+    check_level(level)
+    reading, max_points = reading_of(options), options["max_points"]
     periods = read_periods(source, by, every, reading)
     first, others = _apart(periods, reference)
     enough = _enough(first, others, level, max_points, periods.noun)

@@ -4,32 +4,32 @@ Scores of samples have error bars; those that the moments of sketches know have 
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.checks import check_count, check_option, check_seed
+from kermix.checks import check_count, check_option, check_seed, with_options
 from kermix.costs.functions import Kernel, svd_cost
 from kermix.data.dataset import column_names
-from kermix.data.readers.common import Reading
-from kermix.errors import OptionError, SampleError
-from kermix.evaluation.novelty import check_eta, ken
+from kermix.errors import SampleError
+from kermix.evaluation.novelty import RESIDUAL, check_eta, ken
 from kermix.evaluation.spectra import RULES, chosen_kernel, feature_map_of, refuse_beside_sketch
 from kermix.kernels.gaussian import GaussianKernel, choose_variance
 from kermix.kernels.others import AnyKernel
+from kermix.sketches.features import FeatureMap
 from kermix.sketches.sketch import Sketch, check_comparable
 from kermix.tables.compare.coincidence import (
     equal_pairs_by_columns,
     repeats_beyond_coincidence,
 )
 from kermix.tables.compare.column_changes import ComparedRows
-from kermix.tables.compare.sketch_comparison import is_sketch
-from kermix.tables.compare.verdict import JudgementTask, Verdict, judge_sketches
+from kermix.tables.compare.compare import AS_FOUND, ReadingOptions, check_level, reading_of
+from kermix.tables.compare.sketch_comparison import is_sketch, open_sketches
+from kermix.tables.compare.verdict import WIDE, JudgementTask, Verdict, judge_sketches
 from kermix.tables.evaluate.copies import Memorizing, Within, memorizing
 from kermix.tables.evaluate.entities import Panel, looked_at, panel_of, within_entities
 from kermix.tables.evaluate.evaluation_result import Evaluation, Score, answer_of, copies_in_words
@@ -42,7 +42,7 @@ from kermix.tables.evaluate.judged_data import (
 )
 from kermix.tables.evaluate.sample_scores import (
     SPECTRAL_READINGS,
-    SpectralScores,
+    Spaces,
     distance_scores,
     kernel_in_words,
     neighbour_scores_of,
@@ -51,6 +51,7 @@ from kermix.tables.evaluate.sample_scores import (
     spectral_scores,
 )
 from kermix.tables.evaluate.table_scores import TableScores, sdmetrics_scores, table_scores
+from kermix.two_sample.column_scores import FEWEST_ROWS
 from kermix.two_sample.mean_test import mean_test
 from kermix.two_sample.permutation import permutations_for
 
@@ -66,41 +67,20 @@ def evaluate_sketches(real: Any, fake: Any, eta: float, level: float) -> Evaluat
         eta: How many times as frequent a novel mode is.
         level: At which p-values sets are called different.
     """
-    if not (is_sketch(real) and is_sketch(fake)):
-        raise OptionError(
-            "A sketch can only be compared with another sketch: sketch the other set first, "
-            "with --landmarks-from (landmarks_from) this one."
-        )
-    named = [Path(s).name if isinstance(s, str | Path) else k
-             for s, k in ((real, "real"), (fake, "fake"))]  # fmt: skip
-    x, y = (Sketch.load(s) if isinstance(s, str | Path) else s for s in (real, fake))
+    names, (x, y) = open_sketches(real, fake, ("real", "fake"))
     check_comparable(x, y)
-    names = (named[0], named[1]) if named[0] != named[1] else ("real", "fake")
     verdict = judge_sketches(mean_test(x, y), names, (x.count, y.count), level).verdict
     rows = min(x.count, y.count)
     value, info = svd_cost(x, y, normalized=True, return_info=True)
-    bound = None if info.error_bound is None else float(info.error_bound)
-    scores = [Score("fidelity", "fidelity", "fidelity", float(value), None, bound, None,
-                    verdict.pvalue, rows, None, SPECTRAL_READINGS["fidelity"])]  # fmt: skip
-    for name, title, order in (("vendi", "Vendi score", 1.0), ("rke", "RKE", 2.0)):
-        one, two = (number_of(s.moments, order) for s in (x, y))
-        for side, (number, sure) in (("real", one), ("fake", two)):
-            scores.append(
-                Score(f"{name}_{side}", f"{title}, {side}", "diversity", number, None, sure, None,
-                      None, rows, None, SPECTRAL_READINGS[name])
-            )  # fmt: skip
-        scores.append(
-            Score(f"{name}_ratio", f"{title}, fake / real", "diversity", two[0] / one[0], None,
-                  ratio_bound(*two, *one), 1.0, None, rows, None,
-                  SPECTRAL_READINGS[f"{name}_ratio"])
-        )  # fmt: skip
+    fidelity = Score("fidelity", "fidelity", "fidelity", float(value), None,
+                     _finite(info.error_bound), None, verdict.pvalue, rows, None,
+                     SPECTRAL_READINGS["fidelity"])  # fmt: skip
+    scores = [fidelity, *_numbers_of_sketches(x, y, rows)]
     for name, sides in (("invented", (y, x)), ("missed", (x, y))):
         score, told = ken(*sides, eta=eta, return_info=True)
-        wide = math.inf if told.error_bound is None else float(told.error_bound)
         scores.append(
-            Score(name, f"{name} (KEN)", "novelty", float(score), None,
-                  wide if math.isfinite(wide) else None, None, None, rows, None,
-                  SPECTRAL_READINGS[name])
+            Score(name, f"{name} (KEN)", "novelty", float(score), None, _finite(told.error_bound),
+                  None, None, rows, None, SPECTRAL_READINGS[name])
         )  # fmt: skip
     answer, good = answer_of(verdict, {s.name: s for s in scores}, (), (), None)
     notes = (
@@ -114,44 +94,61 @@ def evaluate_sketches(real: Any, fake: Any, eta: float, level: float) -> Evaluat
     )  # fmt: skip
 
 
-# Reasoned, no record.
-RESIDUAL = 1e-3
-BROAD = 10.0  # times smaller than the variance of the median rule
-FEWEST_ROWS = 10
-COPIES = 0.2  # share of the level at which samples are called copies
-MANY_COLUMNS, COMPONENTS = 128, 64
-NEAREST_ROWS, AMONG = 5000, 50_000
+def _numbers_of_sketches(x: Sketch, y: Sketch, rows: int) -> Iterator[Score]:
+    """Vendi score and RKE of two sketches, and their ratio."""
+    for name, title, order in (("vendi", "Vendi score", 1.0), ("rke", "RKE", 2.0)):
+        one, two = (number_of(s.moments, order) for s in (x, y))
+        for side, (number, sure) in (("real", one), ("fake", two)):
+            yield Score(f"{name}_{side}", f"{title}, {side}", "diversity", number, None, sure,
+                        None, None, rows, None, SPECTRAL_READINGS[name])  # fmt: skip
+        ratio = f"{name}_ratio"
+        yield Score(ratio, f"{title}, fake / real", "diversity", two[0] / one[0], None,
+                    ratio_bound(*two, *one), 1.0, None, rows, None,
+                    SPECTRAL_READINGS[ratio])  # fmt: skip
+
+
+def _finite(bound: Tensor | None) -> float | None:
+    return None if bound is None or not bound.isfinite() else float(bound)
+
+
+COPIES = 0.2  # share of the level at which samples are called copies: convention
+NEAREST_ROWS, AMONG = 5000, 50_000  # convention
 FOR_ONE_PERCENT_OF_COPIES = 1000  # ten copies among as many held-out rows
 FOR_ONE_PERCENT = 10_000  # differences of shares of n rows are off by about 1 / sqrt(n)
 
 Progress = Callable[[str, float], None]
 
 
+class EvaluateOptions(ReadingOptions, total=False):
+    """What rarely needs to be said of an evaluation."""
+
+    kernel: AnyKernel | None
+    embed: Embedding | None
+    images: tuple[Any, Any] | None
+    standardize: bool | None
+    eta: float
+    neighbors: int
+    rank: int
+    modes: int
+    exemplars: int
+    strict: bool
+    progress: Progress | None
+
+
 @torch.no_grad()
+@with_options(EvaluateOptions, **AS_FOUND, kernel=None, embed=None, images=None, standardize=None,
+              eta=1.0, neighbors=5, rank=512, modes=10, exemplars=5, strict=False,
+              progress=None)  # fmt: skip
 def evaluate(
     real: Any,
     fake: Any,
     v: Kernel | Literal["auto"] = "auto",
     *,
-    kernel: AnyKernel | None = None,
     held_out: Any = None,
-    embed: Embedding | None = None,
-    images: tuple[Any, Any] | None = None,
-    columns: Sequence[str] | None = None,
-    exclude: Sequence[str] = (),
-    kinds: Mapping[str, str] | None = None,
-    standardize: bool | None = None,
-    eta: float = 1.0,
-    neighbors: int = 5,
-    rank: int = 512,
-    modes: int = 10,
-    exemplars: int = 5,
     level: float = 0.05,
     permutations: int | None = None,
     seed: int = 0,
-    strict: bool = False,
-    reading: Reading | None = None,
-    progress: Progress | None = None,
+    **options: Unpack[EvaluateOptions],
 ) -> Evaluation:
     """Whether the samples of a generator are as good as real data, and if not, what is wrong.
 
@@ -178,7 +175,13 @@ def evaluate(
             order of their names, to show exemplars.
         columns: Columns of tables to use; by default all.
         exclude: Columns of tables to ignore.
-        kinds: Kinds of columns by name, to override the detected ones.
+        kinds: Kinds of columns by name, to override the detected ones; see `kermix.Schema.infer`.
+        delimiter: Field delimiter of text files; detected by default.
+        decimal: Decimal mark of text files, "." or ","; detected by default.
+        encoding: Encoding of text files; by default UTF-8, else Windows-1252 or Latin-1.
+        header: Whether the first line of text files holds column names; detected by default.
+        missing: Cells that stand for a missing value, beside empty ones, NA and the like.
+        sheet: Sheet of Excel files; by default that with most cells.
         standardize: Whether to standardize columns; by default those of tables, if standard
             deviations differ more than tenfold, but not embeddings.
         eta: How many times more frequent than in the other set a mode must be to count as novel.
@@ -193,7 +196,6 @@ def evaluate(
         seed: Of all that is drawn.
         strict: Whether tables whose columns or types differ are an error. By default they are
             judged by what both have, and the result says what is left out.
-        reading: Options for reading text files.
         progress: Called with the name of the next step and the share done so far.
 
     Example:
@@ -202,29 +204,21 @@ def evaluate(
         >>> found.good, found["vendi_ratio"] < 0.9, found["recall"] < found["precision"]
         (False, True, True)
     """
-    check_seed(seed)
-    for name, value in (("neighbors", neighbors), ("rank", rank), ("modes", modes)):
-        check_count(name, value)
-    check_count("exemplars", exemplars)
-    if not 0 < level < 1:
-        raise OptionError(f"level={level!r} must be between 0 and 1, such as 0.05.")
-    of_difference = level if is_sketch(real) or is_sketch(fake) else (1 - COPIES) * level
+    _check(v, options, level, seed)
+    sketched = is_sketch(real) or is_sketch(fake)
+    of_difference = level if sketched else (1 - COPIES) * level
     if permutations is None:
         permutations = permutations_for(of_difference)
     check_count("permutations", permutations)
-    check_eta(eta)
-    if isinstance(v, str):
-        check_option("v", v, ("auto", *RULES))
-    automatic = isinstance(v, str) and v == "auto"
-    if is_sketch(real) or is_sketch(fake):
-        refuse_beside_sketch(v=None if automatic else v, kernel=kernel)
-        return evaluate_sketches(real, fake, eta, level)
-    say = progress or (lambda _name, _share: None)
+    if sketched:
+        refuse_beside_sketch(v=None if _is_auto(v) else v, kernel=options["kernel"])
+        return evaluate_sketches(real, fake, options["eta"], level)
+    say = options["progress"] or (lambda _name, _share: None)
     say("reading", 0.0)
-    told = reading or Reading(
-        None if columns is None else tuple(columns), tuple(exclude), dict(kinds or {})
-    )
-    data = read_judged(real, fake, held_out, told, embed, standardize, images, strict)
+    data = read_judged(
+        real, fake, held_out, reading_of(options), options["embed"], options["standardize"],
+        options["images"], options["strict"],
+    )  # fmt: skip
     if min(data.n, len(data.fake)) < FEWEST_ROWS:
         raise SampleError(
             f"{data.n} real and {len(data.fake)} fake samples: judging a generator needs at "
@@ -233,80 +227,83 @@ def evaluate(
     say("test and classifier", 0.05)
     verdict, counted = _verdict(data, of_difference, permutations, seed)
     say("features", 0.35)
-    given: Any = v if not automatic else "stable" if kernel is None else None
-    chosen = chosen_kernel(given, kernel, data.real)
-    sides = [data.real, data.fake]
-    features = feature_map_of(sides, chosen, rank, RESIDUAL, seed)
-    of_real = feature_map_of(sides[:1], chosen, rank, RESIDUAL, seed)
-    broad = _broad_kernel(data.real, chosen) if given == "stable" else None
-    coarse = None if broad is None else feature_map_of(sides, broad, rank, RESIDUAL, seed)
+    spaces = _spaces(data, v, options["kernel"], options["rank"], seed)
     say("diversity and novelty", 0.4)
     spectral = spectral_scores(
-        data, features, of_real, coarse, eta, modes, exemplars, verdict, seed
+        data, spaces, options["eta"], options["modes"], options["exemplars"], verdict, seed
     )
     say("neighbors", 0.7)
-    near = neighbour_scores_of(data, neighbors, seed)
+    near = neighbour_scores_of(data, options["neighbors"], seed)
     say("distances", 0.8)
     distances = distance_scores(data, seed)
     say("memorizing", 0.85)
-    found, memory, words = _memorizing(data, seed)
+    memory, of_memory, words = _memorizing(data, seed)
     say("columns", 0.9)
     tables, of_table = _table(counted, seed) if data.table else (None, [])
-    scores = (
-        *spectral.fidelity, _classifier(verdict), *spectral.diversity, *spectral.novelty, *near,
-        *distances, *memory, *of_table,
-    )  # fmt: skip
     say("done", 1.0)
-    return _result(
-        data, [s for s in scores if s is not None], spectral, found, words, tables, verdict,
-        COPIES * level,
-        kernel_in_words(chosen, features.rank)
-        + ("" if broad is None or coarse is None else
-           f"; of novelty v = {float(broad.v_p[0]):.4g}, {coarse.rank} features"),
+    scores = (
+        *spectral.fidelity, *_classifier(verdict), *spectral.diversity, *spectral.novelty, *near,
+        *distances, *of_memory, *of_table,
+    )  # fmt: skip
+    answer, good = answer_of(
+        verdict, {s.name: s for s in scores}, spectral.invented, spectral.missed, memory,
+        COPIES * level, data.table,
+    )  # fmt: skip
+    return Evaluation(
+        answer, good, scores, spectral.invented, spectral.missed, memory, tables, verdict,
+        spaces.words, data.names, (data.n, len(data.fake)), (*words, *data.notes), data,
     )  # fmt: skip
 
 
-def _broad_kernel(points: Tensor, kernel: Any) -> GaussianKernel | None:
-    """The kernel of modes, if it is broader: exp(-5) for the median pair, which parts groups.
+def _check(v: Kernel | Literal["auto"], options: EvaluateOptions, level: float, seed: int) -> None:
+    check_seed(seed)
+    counts = {n: options[n] for n in ("neighbors", "rank", "modes", "exemplars")}
+    for name, value in counts.items():
+        check_count(name, value)
+    check_level(level)
+    check_eta(options["eta"])
+    if isinstance(v, str):
+        check_option("v", v, ("auto", *RULES))
+
+
+def _is_auto(v: Kernel | Literal["auto"]) -> bool:
+    return isinstance(v, str) and v == "auto"
+
+
+def _spaces(
+    data: JudgedData,
+    v: Kernel | Literal["auto"],
+    kernel: AnyKernel | None,
+    rank: int,
+    seed: int,
+) -> Spaces:
+    """The features of all scores: if nobody says otherwise, novelty has a broader kernel.
 
     The finest kernel that rows can tell, which diversity is of, cuts a group into many parts.
+    That of modes is at least exp(-5) for the median pair, which parts groups: it has a tenth of
+    the variance of the median rule.
     """
-    broad = float(choose_variance(points)) / BROAD
-    return GaussianKernel(broad) if broad > float(kernel.v_p[0]) else None
+    given: Any = v if not _is_auto(v) else "stable" if kernel is None else None
+    chosen, sides = chosen_kernel(given, kernel, data.real), [data.real, data.fake]
 
+    def features(of: Sequence[Tensor], kernel: Any) -> FeatureMap:
+        return feature_map_of(of, kernel, rank, RESIDUAL, seed)
 
-def _result(
-    data: JudgedData,
-    scores: list[Score],
-    spectral: SpectralScores,
-    memory: Memorizing,
-    words: list[str],
-    tables: TableScores | None,
-    verdict: Verdict,
-    level_of_copies: float,
-    kernel: str,
-) -> Evaluation:
-    by_name = {s.name: s for s in scores}
-    answer, good = answer_of(
-        verdict, by_name, spectral.invented, spectral.missed, memory, level_of_copies, data.table
-    )
-    return Evaluation(
-        answer, good, tuple(scores), spectral.invented, spectral.missed, memory, tables, verdict,
-        kernel, data.names, (data.n, len(data.fake)), (*words, *data.notes), data,
-    )  # fmt: skip
+    of_both, of_real, of_modes = features(sides, chosen), features(sides[:1], chosen), None
+    words = kernel_in_words(chosen, of_both.rank)
+    if given == "stable" and isinstance(chosen, GaussianKernel):
+        broad = GaussianKernel(float(choose_variance(data.real)) / 10)
+        if float(broad.v_p[0]) > float(chosen.v_p[0]):
+            of_modes = features(sides, broad)
+            words += f"; of novelty v = {float(broad.v_p[0]):.4g}, {of_modes.rank} features"
+    return Spaces(of_both, of_real, of_modes, words)
 
 
 def _verdict(
     data: JudgedData, level: float, permutations: int, seed: int
 ) -> tuple[Verdict, ComparedRows]:
-    """The test and its rows; of very many nameless columns, of their principal components."""
-    rows = data.rows
-    if not data.table and data.points.shape[1] > MANY_COLUMNS:
-        # A function of the pooled rows, whatever their order: labels can still be exchanged.
-        centred = data.points - data.points.mean(0)
-        _, vectors = torch.linalg.eigh(centred.mT @ centred)
-        turned = centred @ vectors[:, -COMPONENTS:]
-        rows = ComparedRows(turned, data.n, tuple(column_names(COMPONENTS)))
+    """The test and its rows."""
+    rows = _principal(data)
     again = repeats_beyond_coincidence(rows)
     repeated = int(again[: data.n].sum()), int(again[data.n :].sum())
     if any(repeated):
@@ -315,13 +312,24 @@ def _verdict(
     return task.find().verdict, rows
 
 
-def _classifier(verdict: Verdict) -> Score | None:
+def _principal(data: JudgedData, most: int = 128, components: int = 64) -> ComparedRows:
+    """The rows; of very many nameless columns (convention), their principal components."""
+    if data.table or data.points.shape[1] <= most:
+        return data.rows
+    # A function of the pooled rows, whatever their order: labels can still be exchanged.
+    centred = data.points - data.points.mean(0)
+    _, vectors = torch.linalg.eigh(centred.mT @ centred)
+    turned = centred @ vectors[:, -components:]
+    return ComparedRows(turned, data.n, tuple(column_names(components)))
+
+
+def _classifier(verdict: Verdict) -> Iterator[Score]:
     if verdict.effect is None or verdict.interval is None:
-        return None
+        return
     low, high = verdict.interval
-    error = (high - low) / 2 / 1.96
+    error = (high - low) / 2 / WIDE
     rows = min(verdict.rows)
-    return Score(
+    yield Score(
         "classifier", "classifier (AUC)", "fidelity", verdict.effect, error, None, 0.5, None, rows,
         needed_rows(rows, 0.01, error),
         "how often a classifier scores a fake row above a real one, both unseen: 0.5 if it cannot "

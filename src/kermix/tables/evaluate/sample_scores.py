@@ -4,6 +4,7 @@ All have error bars, from sums over parts of the sets.
 """
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,6 +32,7 @@ from kermix.tables.evaluate.judged_data import (
 
 __all__ = [
     "SPECTRAL_READINGS",
+    "Spaces",
     "SpectralScores",
     "distance_scores",
     "kernel_in_words",
@@ -161,11 +163,25 @@ class SpectralScores:
     missed: tuple[NovelMode, ...]
 
 
+class Spaces(NamedTuple):
+    """The features that scores are of.
+
+    Attributes:
+        of_both: With landmarks from both sets.
+        of_real: Those of the diversity of real data, whose landmarks are real rows.
+        of_modes: Those of novelty, if it has another kernel.
+        words: The kernels, written out.
+    """
+
+    of_both: FeatureMap
+    of_real: FeatureMap
+    of_modes: FeatureMap | None
+    words: str
+
+
 def spectral_scores(
     data: JudgedData,
-    features: FeatureMap,
-    of_real: FeatureMap,
-    coarse: FeatureMap | None,
+    spaces: Spaces,
     eta: float,
     modes: int,
     exemplars: int,
@@ -180,9 +196,7 @@ def spectral_scores(
 
     Args:
         data: Both sets.
-        features: The feature map.
-        of_real: That of the diversity of real data, whose landmarks are real rows.
-        coarse: That of novelty, if it has another kernel.
+        spaces: The features.
         eta: How many times as frequent a novel mode is.
         modes: How many of them at most.
         exemplars: Samples of each.
@@ -196,12 +210,14 @@ def spectral_scores(
         for s in (data.real, data.fake)
     ]
     real, fake = data.real[chosen[0]], data.fake[chosen[1]]
-    pair = PartedPair(features, real, fake, seed)
+    features, pair = spaces.of_both, PartedPair(spaces.of_both, real, fake, seed)
     x, y = pair.whole
     fidelity_ = _fidelity(pair, x, y, pair.mixed(MIXTURES), verdict, rows)
-    diversity = _diversity(pair, x, y, moments_of_parts(of_real, data.real, seed), rows, data.n)
-    if coarse is not None:
-        features, pair = coarse, PartedPair(coarse, real, fake, seed)
+    diversity = _diversity(
+        pair, x, y, moments_of_parts(spaces.of_real, data.real, seed), rows, data.n
+    )
+    if spaces.of_modes is not None:
+        features, pair = spaces.of_modes, PartedPair(spaces.of_modes, real, fake, seed)
         x, y = pair.whole
     mixed = pair.mixed(MIXTURES)
     etas = {

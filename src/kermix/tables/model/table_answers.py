@@ -1,7 +1,7 @@
 """What a trained table model answers: generate, score, condition, complete and predict tables."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -296,13 +296,14 @@ class TableAnswers:
         """Fill the gaps of a table, apart from those of cells that have no value.
 
         A gap stays where rows of its kind are empty in the data that the model was fitted to (see
-        `absences`): storms that are no hurricanes get no category of hurricanes. A gap of a
+        `absences`): storms that are no hurricanes get no category of hurricanes. So do gaps of
+        categories that most rows do without, such as remarks (see `rarely_filled`). A gap of a
         constant is filled with it, if the column has no other value.
 
         Args:
             X: A table with gaps.
-            columns: Names of the columns to fill. By default all.
-            fill_all: Whether to fill cells that have no value, too.
+            columns: Names of the columns to fill. By default all but those rarely filled.
+            fill_all: Whether to fill cells that have no value, and rarely filled columns, too.
             draws: None fills each gap with its most likely category, or the mean of a number,
                 given the other cells: each gap of a row gets its own best guess, and a sum of
                 several is right only as far as means are. A number returns this many tables, in
@@ -314,7 +315,8 @@ class TableAnswers:
         if draws is not None:
             check_count("draws", draws, 1)
         self._check_whole("fill gaps")
-        chosen = self._to_fill(columns)
+        rare = () if fill_all else self.rarely_filled
+        chosen = self._to_fill(columns, rare)
         frame = read_frame(X, self.schema_.reading())[0]
         cells = self._cells
         gaps = Gaps(cells, frame, () if fill_all else self.network_.layout.absences)
@@ -348,12 +350,30 @@ class TableAnswers:
             for a in self.network_.layout.absences
         }
 
-    def _to_fill(self, columns: Sequence[str] | None) -> list[str]:
+    @property
+    def rarely_filled(self) -> dict[str, str]:
+        """Words that most rows do without, such as remarks, and how many: a gap says something.
+
+        Columns of which a pattern is known are not among them (see `absences`).
+        """
+        ruled = self.absences
+        return {
+            column.name: f"{column.name} is empty in {100 * column.gaps:.3g} % of the rows"
+            for column in self.schema_.modelled
+            if isinstance(column, CategoryColumn)
+            and column.gaps > 1 / 2
+            and column.name not in ruled
+            and any(isinstance(value, str) for value in column.values)
+        }
+
+    def _to_fill(self, columns: Sequence[str] | None, rare: Collection[str] = ()) -> list[str]:
         """Names of columns whose gaps are filled: those modelled, and constants."""
         left_out = {c.name: c for c in self.schema_.left_out if c.what != "constant" or
                     c.value is None}  # fmt: skip
         known = [name for name in self.schema_.names if name not in left_out]
-        chosen = known if columns is None else list(columns)
+        if columns is None:
+            return [name for name in known if name not in rare]
+        chosen = list(columns)
         for name in chosen:
             if name not in known:
                 told = "is not a column of the model"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kermix.distributed.ranks import Ranks
+from kermix.distributed.processes import Ranks
 from kermix.tables.model.calibration import Crossing, calibrate
 from kermix.tables.model.layout import TableLayout
 from kermix.tables.model.network import TableNetwork
@@ -23,8 +23,7 @@ from kermix.tables.model.training_rows import (
     table_split,
 )
 from kermix.training.checkpoints import RunningAverage
-from kermix.training.loop import Forward, Row, Task
-from kermix.training.schedules import learning_rate
+from kermix.training.loop import Forward, Row, Task, learning_rate
 
 __all__ = ["MaskBatch", "TableModelTask", "ordered_questions", "questions_of", "random_questions"]
 

@@ -15,7 +15,7 @@ from kermix.data.schema.columns import CategoryColumn, NumberColumn
 from kermix.data.schema.schema import Schema
 from kermix.data.schema.unmodelled import LeftOutColumn
 from kermix.data.sources import Table, is_table
-from kermix.distributed.launch import check_ranks
+from kermix.distributed.processes import check_ranks
 from kermix.environment import is_rank
 from kermix.errors import OptionError, SchemaError
 from kermix.runs.folder import next_free_folder
