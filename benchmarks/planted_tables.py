@@ -140,8 +140,8 @@ def _lookup(random: np.random.Generator, rows: int) -> Planted:
         single = dict(zip(names, LETTERS[table_of], strict=True))
 
         def holds(table: Any) -> np.ndarray:
-            return np.array([single.get(c) == v
-                             for c, v in zip(table["city"], table["country"], strict=True)])  # fmt: skip
+            pairs = zip(table["city"], table["country"], strict=True)
+            return np.array([single.get(c) == v for c, v in pairs])
 
     return Planted(columns, frozenset(columns), holds)
 
@@ -239,13 +239,15 @@ def _independent(random: np.random.Generator, rows: int) -> Columns:
 
 
 def _correlated(random: np.random.Generator, rows: int) -> Columns:
-    """Numbers that are nearly linear in others: one part in a thousand to one half is their own."""
+    """Numbers that are nearly linear in others: a thousandth to one half is their own."""
     common = random.normal(size=rows)
     decimals = int(random.integers(0, 4))
     found = {}
     for k in range(6):
         size = random.uniform(1, 100)
-        noise = max(size * 10.0 ** random.uniform(-2.5, 0), 10.0**-decimals)  # or rounding hides it
+        noise = max(
+            size * 10.0 ** random.uniform(-2.5, 0), 10.0**-decimals
+        )  # or rounding hides it
         own = size * common * random.uniform(0.5, 2) + noise * random.normal(size=rows)
         found[f"c{k}"] = (own + random.uniform(-50, 50)).round(decimals)
     return found

@@ -115,7 +115,11 @@ class TableNetwork(nn.Module):
             self.register_buffer("atoms", atoms, persistent=False)
         with torch.no_grad():
             self.out.weight.mul_(0.1)
-            _, _, means, log_scales = self._parts(self.out.bias)
+            logits, _, means, log_scales = self._parts(self.out.bias)
+            if layout.exact is not None:  # exceptions are rare, and few steps may have to do
+                first = int(layout.offsets[layout.table_columns])
+                begun = torch.tensor(layout.exact.start_logits)
+                logits[first : first + len(begun)] = begun
             means.copy_(torch.linspace(-2, 2, components))
             log_scales.fill_(math.log(0.5))
         # Found on held-out rows after the training; see `calibration`.
@@ -280,7 +284,7 @@ class TableNetwork(nn.Module):
         """Cells that a link which is seen says are numbers; None without links."""
         if not self.layout.links:
             return None
-        base = self.layout.table_columns
+        base = self.layout.columns - len(self.layout.links)
         said = seen[:, base:] & (codes[:, base:] == 1)
         found = torch.zeros_like(seen)
         for k, link in enumerate(self.layout.links):

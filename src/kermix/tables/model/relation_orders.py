@@ -139,16 +139,17 @@ def _order(
 
 def _heavy(cells: np.ndarray, share: float = 0.1) -> np.ndarray:  # (N,), bool
     """Cells of values that many rows have, such as zeros: two of them are equal by chance."""
-    values, at, counts = np.unique(cells, return_inverse=True, return_counts=True)
+    _, at, counts = np.unique(cells, return_inverse=True, return_counts=True)
     return np.asarray((counts > share * len(cells))[at.reshape(-1)] & ~np.isnan(cells))
 
 
 def _has_edge(gap: np.ndarray, near: int = 60, least: float = 12.5) -> bool:
     """Whether the density of a difference begins at zero, rather than passing it smoothly.
 
-    Of the differences that are nearest to zero, some are below, some just above it and some farther
-    above. In the tail of a smooth density, each of three such cells has as many times more than the
-    one before; the likelihood of their counts, against any counts, says whether it may be one.
+    Of the differences that are nearest to zero, some are below, some just above it and some
+    farther above. In the tail of a smooth density, each of three such cells has as many times more
+    than the one before; the likelihood of their counts, against any counts, says whether it may
+    be one.
 
     Args:
         gap: Differences, in the order of the rows.
@@ -165,9 +166,9 @@ def _has_edge(gap: np.ndarray, near: int = 60, least: float = 12.5) -> bool:
         width = 2 * unit * max(1, np.ceil((width + unit) / unit / 2))
     at = np.abs(gap) <= width
     inside = at & (gap < width) if unit else at
-    if np.count_nonzero(np.diff(np.flatnonzero(inside)) > 1) < 0.4 * min(near, inside.sum()):
-        if inside.mean() < 0.5:  # rows that are near each other tell but once
-            return False
+    apart = np.count_nonzero(np.diff(np.flatnonzero(inside)) > 1)
+    if apart < 0.4 * min(near, inside.sum()) and inside.mean() < 0.5:
+        return False  # rows that are near each other tell but once
     counts = np.array([((gap < 0) & (gap >= -width)).sum(), ((gap >= 0) & (gap < width / 2)).sum(),
                        ((gap >= width / 2) & (gap < width)).sum()], float)  # fmt: skip
     growth = np.exp(np.linspace(0.01, 5, 200))

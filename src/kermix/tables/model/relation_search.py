@@ -1,11 +1,12 @@
 """Finds exact relations between the columns of a table, before any training.
 
-Each family is proposed cheaply for all columns at once, on a few rows, and judged by all: a relation
-is fitted to one half of the rows, and believed if it holds in the other half, there too where the
-column has not its most common value, and far more often than for rows that are put together at
-random. Sums and products are proposed alike, as what is linear in raw units or in logarithms:
-differences of two rows know neither constants nor factors, and two such differences tell both
-coefficients, so that rows which break the relation, and gaps, disturb few of many small systems.
+Each family is proposed cheaply for all columns at once, on a few rows, and judged by all: a
+relation is fitted to one half of the rows, and believed if it holds in the other half, there too
+where the column has not its most common value, and far more often than for rows that are put
+together at random. Sums and products are proposed alike, as what is linear in raw units or in
+logarithms: differences of two rows know neither constants nor factors, and two such differences
+tell both coefficients, so that rows which break the relation, and gaps, disturb few of many small
+systems.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +31,7 @@ __all__ = ["SearchOptions", "find_relations"]
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How relations are looked for. Conventions; `results/bench/planted-relations-cpu2.json` judges them.
+    """How relations are looked for; `results/bench/planted-relations-cpu2.json` judges it.
 
     Attributes:
         rows: That are looked at.
@@ -121,8 +122,8 @@ class Halves:
         self.filled = filled
         good = (filled >= 2 * options.fewest) & (self.distinct >= 2)
         self.places = [k for k in range(cells.shape[1]) if good[k] and k not in without]
-        some = [k for k in self.places
-                if self.distinct[k] >= 3 and (columns.is_number(k) or columns.is_time(k))]  # fmt: skip
+        some = [k for k in self.places if columns.is_number(k) or columns.is_time(k)]
+        some = [k for k in some if self.distinct[k] >= 3]
         self.numbers = some if len(some) <= options.most_numbers else []
 
     def share(self, relation: Relation, cells: np.ndarray) -> float:
@@ -351,7 +352,7 @@ class Raw:
                  tuple(float(f[system[k], k]) for f in factors)) for k in chosen]  # fmt: skip
 
     def _fitted(
-        self, place: int, sources: tuple[int, ...], factors: Sequence[float]
+        self, place: int, sources: tuple[int, ...], factors: Sequence[float] | np.ndarray
     ) -> Relation | None:
         """The sum with factors by most rows, as round as rows allow."""
         cells = self.rows.taught
@@ -375,8 +376,8 @@ class Raw:
         share, best = best_of(found)
         if share < self.options.share - 0.3:  # digits too many are worth that much at most
             return None
-        for factors in _rounder(found):
-            kept, relation = best_of(factors)
+        for rounder in _rounder(found):
+            kept, relation = best_of(rounder)
             if kept >= share - 0.002 and kept > 0:
                 return relation
         return best
@@ -444,7 +445,7 @@ class Logs(Raw):
                           (p, q), names)  # fmt: skip
 
     def _fitted(
-        self, place: int, sources: tuple[int, ...], factors: Sequence[float]
+        self, place: int, sources: tuple[int, ...], factors: Sequence[float] | np.ndarray
     ) -> Relation | None:
         powers = [min(POWERS, key=lambda p: abs(p - f)) for f in factors]
         if any(abs(p - f) > 0.15 for p, f in zip(powers, factors, strict=True)):
@@ -454,7 +455,9 @@ class Logs(Raw):
         wanted = relation.expected(rows)
         with np.errstate(all="ignore"):
             ratio = rows[:, place] / wanted
-            half = (self.columns.half_units[place] + 1e-9 * np.abs(rows[:, place])) / np.abs(wanted)
+            half = (self.columns.half_units[place] + 1e-9 * np.abs(rows[:, place])) / np.abs(
+                wanted
+            )
         good = np.isfinite(ratio) & np.isfinite(half)
         if good.sum() < self.options.fewest:
             return None
@@ -619,7 +622,9 @@ def _lookups(rows: Halves) -> Iterator[Relation]:
     tried.sort(key=lambda t: -sum(purities[t[0], key] for key in t[1]))
     for place, pair in tried[: options.most_pairs]:
         both = labels[pair[0]], labels[pair[1]]
-        joint = np.where((both[0] < 0) | (both[1] < 0), -1, both[0] * (both[1].max() + 1) + both[1])
+        joint = np.where(
+            (both[0] < 0) | (both[1] < 0), -1, both[0] * (both[1].max() + 1) + both[1]
+        )
         if _purity(joint, labels[place]) < options.share:
             continue
         relation = _table_of(rows, place, pair)

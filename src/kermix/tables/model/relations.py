@@ -88,21 +88,31 @@ class RawColumns:
                 found.append(0 if values is None else _decimals_of(values))
         return found
 
-    def cells(self, encoded: EncodedTable, exact: np.ndarray | None = None) -> np.ndarray:
-        """Raw cells of encoded rows, (N, D), as they are written: rounded, and in their range.
+    def number(self, place: int) -> int:
+        """Which of the numbers a column is."""
+        return self._number[place]
+
+    def cells(
+        self,
+        encoded: EncodedTable,
+        exact: np.ndarray | None = None,
+        places: Sequence[int] | None = None,
+    ) -> np.ndarray:
+        """Raw cells of encoded rows, (N, D), rounded as they are written.
 
         Args:
             encoded: The rows.
             exact: Cells that are not rounded, because they were given, (N, D).
+            places: Columns to look at; others are NaN.
         """
         found = np.full(encoded.codes.shape, np.nan)
-        for place, column in enumerate(self.schema.modelled):
-            codes, values = encoded.codes[:, place], self._values[place]
+        for place in range(len(self.names)) if places is None else places:
+            column, codes = self.schema.modelled[place], encoded.codes[:, place]
+            values = self._values[place]
             if isinstance(column, NumberColumn):
-                numbers = column.numbers_of(codes, encoded.values[:, self._number[place]])
-                near = numbers if column.decimals is None else rounded(numbers, column.decimals)
+                numbers = self._numbers_of(column, codes, encoded.values[:, self._number[place]])
                 free = slice(None) if exact is None else ~exact[:, place]
-                numbers[free] = np.clip(near[free], column.low, column.high)
+                numbers[free] = self.to_decimals(place, numbers[free])
                 found[:, place] = numbers
             elif values is None:
                 known = (codes >= 0) & (codes != column.missing_code)
@@ -111,6 +121,17 @@ class RawColumns:
                 known = (codes >= 0) & (codes < len(values))
                 found[known, place] = values[codes[known]]
         return found
+
+    def _numbers_of(
+        self, column: NumberColumn, codes: np.ndarray, scores: np.ndarray
+    ) -> np.ndarray:
+        """Numbers of cells; those that were given may be beyond the ends of the column."""
+        numbers = column.numbers_of(codes, scores)
+        at_end = (codes == 0) & ((numbers <= column.low) | (numbers >= column.high))
+        beyond = column.map.inverse(scores[at_end])
+        far = np.abs(beyond - numbers[at_end]) > 1e-5 * (column.high - column.low)
+        numbers[at_end] = np.where(far, beyond, numbers[at_end])
+        return numbers
 
     def write(
         self, place: int, numbers: np.ndarray, codes: np.ndarray, values: np.ndarray
@@ -258,15 +279,18 @@ class LinearRelation(Relation):
     constant: float = 0.0
 
     def expected(self, cells: np.ndarray) -> np.ndarray:
+        """What the column should be, before it is rounded."""
         return np.asarray(cells[:, list(self.sources)] @ np.array(self.factors) + self.constant)
 
     def magnitude(self, cells: np.ndarray) -> np.ndarray | float:
+        """Size of the largest term."""
         sizes = np.abs(cells[:, list(self.sources)] * np.array(self.factors))
         return np.asarray(sizes.max(1))
 
     def limits(
         self, columns: RawColumns, cells: np.ndarray, source: int
     ) -> tuple[np.ndarray, np.ndarray] | None:
+        """Between what a source is for the relation to hold, given the others."""
         k = self.sources.index(source)
         others = np.delete(np.arange(len(self.sources)), k)
         rest = cells[:, self.place] - self.constant
@@ -277,6 +301,7 @@ class LinearRelation(Relation):
         return ends.min(0), ends.max(0)
 
     def formula(self, columns: RawColumns) -> str:
+        """In words."""
         constant = self.constant + columns.origin(self.place)
         constant -= sum(f * columns.origin(k) for f, k in zip(self.factors, self.sources,
                                                               strict=True))  # fmt: skip
@@ -310,6 +335,7 @@ class PowerRelation(Relation):
     factor: float = 1.0
 
     def expected(self, cells: np.ndarray) -> np.ndarray:
+        """What the column should be, before it is rounded."""
         with np.errstate(all="ignore"):
             found = np.full(len(cells), self.factor)
             for k, power in zip(self.sources, self.powers, strict=True):
@@ -319,6 +345,7 @@ class PowerRelation(Relation):
     def limits(
         self, columns: RawColumns, cells: np.ndarray, source: int
     ) -> tuple[np.ndarray, np.ndarray] | None:
+        """Between what a source is for the relation to hold, given the others."""
         with np.errstate(all="ignore"):
             rest = np.full(len(cells), self.factor)
             for k, power in zip(self.sources, self.powers, strict=True):
@@ -331,6 +358,7 @@ class PowerRelation(Relation):
         return ends.min(0), ends.max(0)
 
     def formula(self, columns: RawColumns) -> str:
+        """In words."""
         over = [_power(columns.names[k], p)
                 for k, p in zip(self.sources, self.powers, strict=True) if p > 0]  # fmt: skip
         under = [_power(columns.names[k], -p)
@@ -361,12 +389,14 @@ class LookupRelation(Relation):
         return dict(zip(self.keys, self.values, strict=True))
 
     def expected(self, cells: np.ndarray) -> np.ndarray:
+        """What the column should be, before it is rounded."""
         own = cells[:, list(self.sources)]
         different, at = np.unique(own, axis=0, return_inverse=True)
         found = [self._table.get(tuple(key), np.nan) for key in different.tolist()]
         return np.asarray(np.array(found, float)[at.reshape(-1)]) if len(own) else np.empty(0)
 
     def formula(self, columns: RawColumns) -> str:
+        """In words."""
         names = [columns.names[k] for k in self.sources]
         return f"{columns.names[self.place]} follows from {' and '.join(names)}"
 
@@ -381,18 +411,22 @@ class StepRelation(Relation):
 
     @property
     def determines(self) -> bool:
+        """Never: it only bounds the column."""
         return False
 
     def expected(self, cells: np.ndarray) -> np.ndarray:
+        """What the column should be, before it is rounded."""
         own = cells[:, self.place]
         return np.asarray(np.round((own - self.start) / self.step) * self.step + self.start)
 
     def holds(self, columns: RawColumns, cells: np.ndarray) -> np.ndarray:
+        """Rows that have all cells and keep it."""
         error = np.abs(self.expected(cells) - cells[:, self.place])
         with np.errstate(invalid="ignore"):
             return np.asarray(error <= 1e-6 * self.step)
 
     def formula(self, columns: RawColumns) -> str:
+        """In words."""
         name, start = columns.names[self.place], self.start + columns.origin(self.place)
         rest = float(np.mod(start, self.step))
         if min(rest, self.step - rest) < 1e-6 * self.step:
@@ -410,16 +444,24 @@ class OrderRelation(Relation):
 
     @property
     def determines(self) -> bool:
+        """Never: it only bounds the column."""
         return False
 
     def expected(self, cells: np.ndarray) -> np.ndarray:
+        """What the column should be, before it is rounded."""
         return np.asarray(np.maximum(cells[:, self.place], cells[:, self.sources[0]] + self.shift))
 
     def holds(self, columns: RawColumns, cells: np.ndarray) -> np.ndarray:
+        """Rows that have all cells and keep it."""
         first, second = cells[:, self.sources[0]] + self.shift, cells[:, self.place]
         with np.errstate(invalid="ignore"):
             return np.asarray(first <= second if self.ties else first < second)
 
+    def bounds(self, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The least end for each start, and the largest start for each end."""
+        return cells[:, self.sources[0]] + self.shift, cells[:, self.place] - self.shift
+
     def formula(self, columns: RawColumns) -> str:
+        """In words."""
         first, second = columns.names[self.sources[0]], columns.names[self.place]
         return f"{second} is {'at least' if self.ties else 'more than'} {first}"

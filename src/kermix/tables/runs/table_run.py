@@ -497,7 +497,7 @@ TARGET_ANSWERS: dict[str, Callable[..., Any]] = {
 TABLE_RUN = Kind(
     TABLE, TableModelSettings,
     ("shape", "columns", "target", "frame", "stored", "equal", "anchors", "in_order", "same",
-     "lines"),
+     "lines", "absences", "exact"),
     _dataset, _trainer, _shown, _finish, (MIXTURE, MODEL), _read_model, ANSWERS, _refusal,
     reported=("step", "loss", "metric"), model=_model,
 )  # fmt: skip
