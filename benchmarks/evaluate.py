@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 import kermix as km
-from kermix.data.sources import load
+from kermix.data.loading import load
 from kermix.tables.evaluate.copies import memorizing
 
 __all__ = ["run"]

@@ -16,8 +16,7 @@ from kermix.evaluation.sample_distances import frechet_distance
 from kermix.images.augmentation import Augmentation
 from kermix.images.generator_settings import ImageSettings
 from kermix.images.generator_training import ImageTask
-from kermix.images.image_quality import nearest, neighbourhoods
-from kermix.images.train_on_synthetic import accuracy, fit_classifier
+from kermix.images.image_quality import accuracy, fit_classifier, nearest, neighbourhoods
 from kermix.networks.image_networks import Autoencoder, PlainCNN
 from kermix.training.checkpoints import load_checkpoint, save_checkpoint
 from kermix.training.loop import Trainer

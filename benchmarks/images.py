@@ -29,11 +29,10 @@ from torch import Tensor
 from benchmarks.image_tools import Real, classifier_of, distances, encoder_of, read, train
 from benchmarks.images_page import sheet_name, write_images_page
 from benchmarks.quality import write_record
-from kermix.data.images.image_rows import STACKED, stacked_mnist
+from kermix.data.loading import stacked_mnist
 from kermix.errors import OptionError
 from kermix.images.generator_settings import ImageSettings
-from kermix.images.image_quality import parzen, stacked_modes
-from kermix.images.train_on_synthetic import train_on_synthetic
+from kermix.images.image_quality import parzen, stacked_modes, train_on_synthetic
 from kermix.pages.sheets import save_png, sheet
 from kermix.runs.provenance import environment, machine_name, write_json
 
@@ -198,10 +197,10 @@ def run_task(
     shared = settings_of(task, METHODS[task][0], size)
     frequencies = torch.bincount(torch.from_numpy(real.train.labels)).double()
     if task == "stacked":
-        count = size.most or STACKED
-        made = stacked_mnist(real.train.images, real.train.labels, count, seed=0)
+        made = stacked_mnist(real.train.images, real.train.labels, size.most or 128_000, seed=0)
         held = stacked_mnist(*real.held_out, size.most or 2000, seed=1)
-        real = replace(real, train=replace(made, labels=np.zeros(count, np.int64), classes=("",)),
+        one_class = replace(made, labels=np.zeros(len(made), np.int64), classes=("",))
+        real = replace(real, train=one_class,
                        held_out=(held.images, np.zeros(len(held), np.int64)))  # fmt: skip
     autoencoder, coded = encoder_of(real, replace(shared, spaces=("codes",)), path(f"{source}-ae"))
 

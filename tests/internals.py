@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import kermix.data.readers.common as common_module
     import kermix.data.readers.delimited as delimited_module
     import kermix.data.readers.formats as formats_module
+    import kermix.data.readers.parts as parts_module
     import kermix.data.writing as writing_module
     import kermix.distributed.processes as launch_module
     import kermix.estimators.product as product_module
@@ -99,15 +100,21 @@ if TYPE_CHECKING:
         probe,
     )
     from kermix.data.images.image_folders import prepare_files
-    from kermix.data.images.image_rows import read_idx, read_image_folder, stacked_mnist
     from kermix.data.images.image_sets import CLASSES, is_idx, read_celeba
     from kermix.data.images.labelled import LabelledImages, load_labelled
+    from kermix.data.loading import (
+        BUILT_IN,
+        load,
+        read_idx,
+        read_image_folder,
+        stacked_mnist,
+    )
     from kermix.data.readers.common import GAPS, CsvForm, Reading
-    from kermix.data.readers.delimited import look_at_csv
+    from kermix.data.readers.dialect import look_at_csv, truth_words
     from kermix.data.readers.frames import as_frame
     from kermix.data.readers.number_forms import NumberForm, look_at_numbers
     from kermix.data.readers.reading import open_files, read_alike, read_frame
-    from kermix.data.readers.text_columns import truth_words
+    from kermix.data.schema.alignment import with_same_times
     from kermix.data.schema.columns import (
         CategoryColumn,
         NumberColumn,
@@ -119,14 +126,7 @@ if TYPE_CHECKING:
     from kermix.data.schema.monotone import MonotoneMap
     from kermix.data.schema.times import text_format
     from kermix.data.schema.unmodelled import LeftOutColumn
-    from kermix.data.sources import (
-        BUILT_IN,
-        common_columns,
-        load,
-        read_sources,
-        read_table,
-        with_same_times,
-    )
+    from kermix.data.sources import common_columns, read_sources, read_table
     from kermix.data.writing import csv_lines, filled_text, spreadsheet_safe, table_writer
     from kermix.distributed.loss import DistributedLoss
     from kermix.distributed.processes import Ranks, launch, make_fabric, shares, slice_of
@@ -170,15 +170,18 @@ if TYPE_CHECKING:
         build_image_model,
         cached_backward,
     )
-    from kermix.images.image_quality import class_balance, neighbourhoods, parzen, stacked_modes
-    from kermix.images.image_quality import nearest as image_quality_nearest
-    from kermix.images.spaces import SPACES, Pooled, RandomFeatures, make_space
-    from kermix.images.train_on_synthetic import (
+    from kermix.images.image_quality import (
         JudgeTask,
         accuracy,
+        class_balance,
         fit_classifier,
+        neighbourhoods,
+        parzen,
+        stacked_modes,
         train_on_synthetic,
     )
+    from kermix.images.image_quality import nearest as image_quality_nearest
+    from kermix.images.spaces import SPACES, Pooled, RandomFeatures, make_space
     from kermix.kernels.distances import Layout, attraction, squared_distances
     from kermix.kernels.gaussian import (
         MixedKernel,
@@ -269,8 +272,8 @@ if TYPE_CHECKING:
     from kermix.settings import value_of
     from kermix.sketches.accumulation import NystromSums, feature_sums
     from kermix.sketches.features import ColumnScale, NystromFeatures, fingerprint
-    from kermix.sketches.landmarks import BLOCK, random_pivots, recognized, row_keys
-    from kermix.sketches.principal import EXACT_UP_TO, PrincipalFeatures, principal_features
+    from kermix.sketches.kernel_features import EXACT_UP_TO, PrincipalFeatures, principal_features
+    from kermix.sketches.landmarks import random_pivots, recognized, row_keys
     from kermix.sketches.sketch import sample_moments
     from kermix.spectrum import unit_gaussians
     from kermix.tables.compare.coincidence import chance_of_equal_rows
@@ -289,7 +292,7 @@ if TYPE_CHECKING:
     from kermix.tables.compare.sketch_comparison import drift
     from kermix.tables.compare.verdict import auc_text
     from kermix.tables.drift.drift_page import period_report
-    from kermix.tables.drift.period_drift import PeriodDrift, PeriodVerdict, holm
+    from kermix.tables.drift.period_drift import PeriodDrift, PeriodVerdict, between, holm
     from kermix.tables.drift.periods import order_of_names, read_periods
     from kermix.tables.drift.run_length import Memories, _mean_run_length, _threshold
     from kermix.tables.drift.run_length import combined as run_length_combined

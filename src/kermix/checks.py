@@ -297,15 +297,19 @@ def check_weights(name: str, weights: Tensor, x: Tensor) -> None:
     if weights.device != x.device:
         raise DeviceError(f"{name} is on {weights.device} and its samples are on {x.device}.")
     if is_concrete(weights):
-        if not bool(torch.isfinite(weights).all()):
-            raise WeightError(f"{name} has NaN or infinite values.")
-        if bool((weights < 0).any()):
-            raise WeightError(
-                f"{name} has negative values (smallest {float(weights.detach().min()):g}); "
-                "weights are non-negative."
-            )
-        if bool((weights.sum(-1) <= 0).any()):
-            raise WeightError(f"{name} sums to zero; at least one weight must be positive.")
+        _check_weight_values(name, weights)
+
+
+def _check_weight_values(name: str, weights: Tensor) -> None:
+    if not bool(torch.isfinite(weights).all()):
+        raise WeightError(f"{name} has NaN or infinite values.")
+    if bool((weights < 0).any()):
+        raise WeightError(
+            f"{name} has negative values (smallest {float(weights.detach().min()):g}); weights "
+            "are non-negative."
+        )
+    if bool((weights.sum(-1) <= 0).any()):
+        raise WeightError(f"{name} sums to zero; at least one weight must be positive.")
 
 
 def normalized_weights(name: str, weights: Tensor, x: Tensor) -> Tensor:  # (*B, N)

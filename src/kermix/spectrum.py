@@ -184,13 +184,7 @@ class Decomposition:
                     "functions of its components; decompose with whiten=True."
                 )
             return self._at_components(side, other, points)
-        at = side.points if points is None else check_samples("points", points)  # type: ignore[arg-type]
-        at = at.to(side.points)
-        if at.ndim != 2 or at.shape[1] != side.points.shape[1]:
-            raise ShapeError(
-                f"points has shape {tuple(at.shape)}; the functions take points of shape "
-                f"(M, {side.points.shape[1]})."
-            )
+        at = _points_at(side, points)
         if self.whitened:
             values = self._transformed(side, at)
             if form == "lebesgue":
@@ -295,6 +289,17 @@ class Decomposition:
             raise OptionError(f"{what} is only defined for the kernel itself: use whiten=False.")
 
 
+def _points_at(side: Side, points: Tensor | Mixture | None) -> Tensor:  # (M, d)
+    """The points that functions are asked at, by default those of the side itself."""
+    at = side.points if points is None else check_samples("points", points)  # type: ignore[arg-type]
+    if at.ndim != 2 or at.shape[1] != side.points.shape[1]:
+        raise ShapeError(
+            f"points has shape {tuple(at.shape)}; the functions take points of shape "
+            f"(M, {side.points.shape[1]})."
+        )
+    return at.to(side.points)
+
+
 def _divided(side: Side) -> Tensor:  # (N, k)
     """Vectors divided by the roots of the weights: functions at the points themselves."""
     roots = sqrt_or_zero(side.weights)
@@ -334,8 +339,6 @@ def _mixture_density(at: Tensor, side: Side, per_dimension: bool) -> Tensor:  # 
 
 
 SpectrumMethod: TypeAlias = Literal["auto", "full", "truncated"]
-
-FULL_UP_TO = 500
 
 
 @torch.no_grad()
@@ -394,10 +397,7 @@ def decompose(
     own, other = y is None, x if y is None else y
     weights = weights_x, weights_x if own else weights_y
     sides = _statistics(x, other, v, kernel, weights, whiten, ridge)
-    if own and isinstance(sides, PointStatistics) and not sides.kernel.symmetric:
-        raise OptionError("Eigenfunctions need equal variances: v_q differs from v.")
-    if sides.data.points.ndim != 2 or sides.centers.points.ndim != 2:
-        raise ShapeError("x and y must be two sets of points, each of shape (points, dimension).")
+    _check_sides(sides, own)
     a, b = (_shares(side, sides.dtype) for side in (sides.data, sides.centers))
     matrix, factors = _weighted_gram(sides, a, b, whiten)
     u, s, w, used = _factorized(matrix, rank, method, symmetric=own and not whiten)
@@ -410,6 +410,14 @@ def decompose(
     right = Side(points[1], b, w * signs, factors[1], variances[1],
                  components=components[1], own=isinstance(other, Mixture))  # fmt: skip
     return Decomposition(s, sides.kernel, whiten, used, left, right)
+
+
+def _check_sides(sides: SetStatistics, own: bool) -> None:
+    """Refuse batches of sets, and eigenfunctions of a kernel that is not symmetric."""
+    if own and isinstance(sides, PointStatistics) and not sides.kernel.symmetric:
+        raise OptionError("Eigenfunctions need equal variances: v_q differs from v.")
+    if sides.data.points.ndim != 2 or sides.centers.points.ndim != 2:
+        raise ShapeError("x and y must be two sets of points, each of shape (points, dimension).")
 
 
 def _weighted_gram(
@@ -459,13 +467,18 @@ def _statistics(
         v = "median" if v is None and kernel is None else v
         if isinstance(v, str):
             v = as_kernel(v, y if mixtures[0] else x)  # type: ignore[arg-type]
-    if whiten and kernel is not None and not isinstance(kernel, GaussianKernel):
+    if whiten:
+        _check_whitens(kernel)
+    numerics = Numerics(solves=whiten or any(mixtures), ridge=ridge)
+    return set_statistics(x, y, v, kernel, weights, numerics, unit_norm=whiten)
+
+
+def _check_whitens(kernel: AnyKernel | None) -> None:
+    if kernel is not None and not isinstance(kernel, GaussianKernel):
         raise KernelError(
             "whiten=True is Property 9, whose functions are the Gaussians at the points; other "
             "kernels do not have them. Use whiten=False."
         )
-    numerics = Numerics(solves=whiten or any(mixtures), ridge=ridge)
-    return set_statistics(x, y, v, kernel, weights, numerics, unit_norm=whiten)
 
 
 def _check_density(name: str, density: Tensor, points: int, cell: float) -> None:
@@ -533,8 +546,8 @@ def _inverse_root(matrix: Tensor, ridge: float) -> Tensor:
     return (vectors * (values.clamp(min=0) + ridge).rsqrt()) @ vectors.T
 
 
-def _truncates(method: SpectrumMethod, rank: int, smaller: int) -> bool:
-    few = smaller > FULL_UP_TO and 10 * rank <= smaller
+def _truncates(method: SpectrumMethod, rank: int, smaller: int, full_up_to: int = 500) -> bool:
+    few = smaller > full_up_to and 10 * rank <= smaller
     return method == "truncated" or (method == "auto" and few)
 
 

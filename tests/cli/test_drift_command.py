@@ -9,7 +9,16 @@ import pytest
 from typer.testing import CliRunner
 
 import kermix as km
-from internals import PeriodDrift, PeriodVerdict, Reading, app, holm, period_report, read_periods
+from internals import (
+    PeriodDrift,
+    PeriodVerdict,
+    Reading,
+    app,
+    between,
+    holm,
+    period_report,
+    read_periods,
+)
 from kermix.errors import KermixError
 
 FAST = ["--permutations", "99"]
@@ -159,7 +168,7 @@ def test_a_folder_without_tables_and_a_table_of_one_column(tmp_path):
 
 def test_three_rows_can_be_enough(flights):
     table = flights.drop(columns=["day", "number"])
-    april = table[table["month"] == "April"].head(3).assign(late=1e4)
+    april = table[table["month"] == "April"].head(3).assign(late=[1e4, 1.1e4, 1.2e4])
     found = km.drift_over_time(pd.concat([table[table["month"] == "January"], april]), "month")
     assert found.sentence().startswith("April differs from January")
     assert found.periods[0].pvalue < 0.01
@@ -204,7 +213,7 @@ def test_sentences_count_periods():
         return PeriodVerdict(name, 9, different, p, p, None, None, (), few)
 
     def sentence(*periods):
-        return PeriodDrift("a", 9, periods, 0.05, "week", ()).sentence()
+        return PeriodDrift("a", (("a", 9),), periods, 0.05, "week", ()).sentence()
 
     assert sentence(period("b", True)) == "b differs from a."
     assert sentence(period("b", False)) == "b does not differ from a at level 0.05."
@@ -215,6 +224,111 @@ def test_sentences_count_periods():
     assert sentence(period("b", False, True)) == (
         "Too few rows to say whether any week differs from a."
     )
+
+
+def seasonal(sales_grow=True):
+    """Warm summers in three years, and sales that grow from October of the last."""
+    rng = np.random.default_rng(0)
+    days = pd.Series(pd.date_range("2021-01-01", "2023-12-31"))
+    warm = 10 - 10 * np.cos(2 * np.pi * days.dt.day_of_year / 365)
+    grown = 8 * ((days >= "2023-10-01") & sales_grow)
+    return pd.DataFrame({"day": days, "temp": (warm + rng.normal(0, 2, len(days))).round(1),
+                         "sales": rng.poisson(20 + grown)})  # fmt: skip
+
+
+def test_seasons_are_compared_with_the_year_before(tmp_path):
+    table = seasonal()
+    first = km.drift_over_time(table, "day", permutations=799)
+    assert len(first.different) > 20
+    assert any("--against year" in note for note in first.notes)
+    found = km.drift_over_time(table, "day", against="year", permutations=799)
+    assert {p.period for p in found.different} <= {"2023-10", "2023-11", "2023-12"}
+    assert len(found.different) >= 2
+    assert "differ from the same month of the year before" in found.sentence()
+    assert found.moved == ("sales",)
+    assert [name for name, _ in found.references] == [f"2021-{m:02}" for m in range(1, 13)]
+    assert {p.period: p.reference for p in found.periods}["2023-03"] == "2022-03"
+    quiet = km.drift_over_time(seasonal(False), "day", against="year", permutations=799)
+    assert quiet.sentence().startswith("None of 24 months differs from the same month of the year")
+    table.to_csv(tmp_path / "sales.csv", index=False)
+    options = ["--by", "day", "--against", "year", "--permutations", 799, "--fail-if-different"]
+    output = invoke(tmp_path / "sales.csv", *options, "-o", tmp_path / "page.html", status=3)
+    assert "sales (higher)" in output
+    assert "36 months" in (tmp_path / "page.html").read_text()
+
+
+def test_a_rolling_reference_sees_steps_and_not_what_stays():
+    rng = np.random.default_rng(1)
+    week = np.repeat(np.arange(1, 9), 60)
+    table = {"week": week, "x": rng.normal((week >= 5) * 2.0, 1).round(2)}
+    assert [p.period for p in km.drift_over_time(table, "week").different] == [
+        f"week {k}" for k in (5, 6, 7, 8)
+    ]
+    found = km.drift_over_time(table, "week", against="previous")
+    assert [(p.period, p.reference) for p in found.different] == [("week 5", "week 4")]
+    assert found.sentence() == "1 of 7 weeks differs from the week before: week 5, most in x."
+    wide = km.drift_over_time(table, "week", against="previous", window=3)
+    assert wide.different[0].reference == "week 2 to week 4"
+    assert "the 3 weeks before" in wide.sentence()
+    assert len(wide.references) == 3
+
+
+def test_columns_that_come_and_go_are_said_and_end_nothing(tmp_path):
+    rng = np.random.default_rng(2)
+    for k in range(5):
+        frame = pd.DataFrame({"x": rng.normal(size=80).round(2), "c": rng.choice(["a", "b"], 80),
+                              "y": rng.integers(0, 100, 80)})  # fmt: skip
+        frame = {1: frame.drop(columns="y"), 2: frame.assign(z=frame["x"].round(1)),
+                 4: frame.assign(y=rng.choice(["low", "high"], 80))}.get(k, frame)  # fmt: skip
+        frame.to_csv(tmp_path / f"2024-0{k + 1}.csv", index=False)
+    output = invoke(tmp_path, "--fail-if-different", status=3)
+    assert " ".join(output.split()).startswith(
+        "Apart from columns that come and go (no y in 2024-02, z is new in 2024-03, y holds text, "
+        "not numbers in 2024-05): none of 4 files differs from 2024-01 at level 0.05"
+    )
+    found = km.drift_over_time(tmp_path)
+    assert found.changed
+    assert not found.different
+    assert [p.schema_changes for p in found.periods][2] == ()
+
+
+def test_a_period_between_two_that_differ_is_looked_at_again():
+    def period(name, pvalue, own):
+        return PeriodVerdict(name, 9, pvalue <= 0.05, pvalue, own, None, None, (), False)
+
+    before, after = period("b", 0.01, 0.002), period("d", 0.01, 0.002)
+    for own, perhaps in ((0.03, True), (0.3, False)):
+        judged = between((before, period("c", 0.09, own), after, period("e", 0.09, 0.03)),
+                         "first", 0.05)  # fmt: skip
+        assert [p.between for p in judged] == [False, perhaps, False, False]
+    found = PeriodDrift("a", (("a", 9),), judged, 0.05, "week", ())
+    assert "c lies between" not in found.sentence()
+    sure = between((before, period("c", 0.09, 0.03), after), "first", 0.05)
+    found = PeriodDrift("a", (("a", 9),), sure, 0.05, "week", ())
+    assert found.sentence() == (
+        "2 of 3 weeks differ from a, first in b. c lies between weeks that differ and may differ "
+        "too: it does by the p-value that is not corrected."
+    )
+    assert found.table()[2][2] == "perhaps different"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"against": "last"},
+            "choose one of first, previous, year",
+        ),
+        ({"against": "year", "reference": "2"}, "goes with against='first'"),
+        ({"against": "year"}, "no period has one of the year before"),
+        ({"against": "previous", "window": 9}, "there are 4 periods"),
+        ({"against": "previous", "window": 0}, "window"),
+    ],
+)
+def test_references_that_cannot_be_are_refused(options, said):
+    table = {"k": np.repeat(np.arange(4), 20), "x": np.arange(80) % 7}
+    with pytest.raises(KermixError, match=said):
+        km.drift_over_time(table, "k", **options)
 
 
 def test_holm_is_never_below_bonferroni_of_the_smallest():

@@ -11,6 +11,7 @@ import kermix as km
 import reference
 import tolerances
 from cases import COSTS, DTYPES, LOSSES, normal, ridged, samples, uniform
+from kermix.errors import OptionError, VarianceError
 
 every_loss = pytest.mark.parametrize("name", LOSSES)
 
@@ -173,3 +174,18 @@ def test_costs_and_losses_do_not_mix():
         near, far = COSTS[name](x, y, 1.0), COSTS[name](x, y + 2, 1.0)
         assert near < far if name == "logdet" else near > far
         assert LOSSES[name](1.0)(x, y) < LOSSES[name](1.0)(x, y + 2)
+
+
+@every_loss
+@pytest.mark.parametrize("v", [-1.0, 0.0, math.nan, [0.1, -1.0], []])
+def test_what_is_no_variance_is_refused_at_once(name, v):
+    with pytest.raises(VarianceError, match=r"^v is"):
+        LOSSES[name](v)
+    LOSSES[name](0.1)
+
+
+@every_loss
+def test_a_rule_that_there_is_not_is_refused_at_once(name):
+    with pytest.raises(OptionError, match="median"):
+        LOSSES[name]("mean")
+    LOSSES[name]("median")

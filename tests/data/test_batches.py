@@ -10,7 +10,7 @@ import pytest
 
 from internals import Reading, open_files, read_frame, read_table
 from internals import delimited_module as csv_parts
-from internals import formats_module as parts
+from internals import parts_module as parts
 from kermix.errors import SchemaError, TableError
 
 VALUES = np.random.default_rng(0).normal(size=(500, 3))

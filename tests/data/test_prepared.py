@@ -177,7 +177,7 @@ def test_small_sets_are_not_kept_unless_a_cache_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("KERMIX_CACHE", str(tmp_path / "cache"))
     check(prepared("x", plan, None))
     assert not (tmp_path / "cache").exists()
-    monkeypatch.setattr(module, "WORTH_KEEPING", 0)
+    monkeypatch.setattr(prepared, "__defaults__", (0,))
     check(prepared("x", plan, None))
     assert (tmp_path / "cache" / "x" / "entry.json").exists()
     assert "sha256" in json.loads((tmp_path / "cache" / "x" / "entry.json").read_text())

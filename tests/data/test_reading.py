@@ -294,7 +294,7 @@ def test_a_bomb_of_equal_cells(tmp_path, monkeypatch):
     pyarrow.parquet.write_table(table, path)
     assert path.stat().st_size < 2**14
     assert read_frame(path)[0].rows == 2**20
-    monkeypatch.setattr(formats, "SMALL_PARQUET", 2**23)
+    monkeypatch.setattr(formats._check_announced, "__defaults__", (2**23,))
     with pytest.raises(SizeError, match=r"1048576 rows, at least 12 MiB.*kermix sketch"):
         read_frame(path)
 

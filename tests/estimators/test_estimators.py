@@ -1,9 +1,13 @@
-"""The scikit-learn estimator: its contract, its use in pipelines, the quality of a small fit."""
+"""The estimators and scikit-learn: their contract, pipelines, the quality of a small fit.
+
+The contract of the product networks is in `test_product_estimators.py`.
+"""
 
 import pickle
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -11,6 +15,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import kermix as km
+from kermix.errors import KermixError
 
 # Twenty steps do not reach one Gaussian; that this is said is tested in test_mixture_search.
 pytestmark = pytest.mark.filterwarnings("ignore::kermix.errors.PoorFitWarning")
@@ -31,6 +36,54 @@ def two_blobs(n=600):
 )
 def test_contract(estimator, check):
     check(estimator)
+
+
+def table_model(target=None):
+    return km.TableModel(
+        target, width=8, blocks=1, steps=2, batch_size=16, device="cpu", random_state=0
+    )
+
+
+# Of `predict`, which scikit-learn calls without naming a column.
+NO_TARGET = dict.fromkeys(
+    ("check_n_features_in_after_fitting", "check_estimators_dtypes", "check_dtype_object",
+     "check_estimators_pickle", "check_f_contiguous_array_estimator", "check_dict_unchanged",
+     "check_methods_sample_order_invariance", "check_methods_subset_invariance",
+     "check_fit_idempotent", "check_sample_weight_equivalence_on_dense_data"),
+    "a model of whole rows must be told which column to predict",
+)  # fmt: skip
+WITH_TARGET = {
+    "check_sample_weights_pandas_series": "that frame has no column of the target's name",
+    "check_sample_weight_equivalence_on_dense_data": "a number has no probabilities of classes, "
+    "and rows are drawn by their weights: the same in the mean, not with the same seed",
+}
+
+
+@parametrize_with_checks(
+    [table_model("x0"), table_model()],
+    expected_failed_checks=lambda estimator: WITH_TARGET if estimator.target else NO_TARGET,
+)
+def test_contract_of_the_table_model(estimator, check):
+    check(estimator)
+
+
+def test_the_table_model_takes_arrays_as_scikit_learn_does():
+    rows = np.random.default_rng(0).normal(size=(60, 3))
+    model = table_model("x2").fit(rows.astype(object))
+    assert model.predict(rows[:4, :2]).shape == (4,)  # without the target's column, the last
+    assert model.predict(rows[:4]).shape == (4,)
+    for wrong in (rows[:4, :1], np.hstack([rows, rows])[:4]):
+        with pytest.raises(KermixError, match="expecting 3 features"):
+            model.predict(wrong)
+    with pytest.raises(KermixError, match="expecting 3 features"):
+        model.score_samples(rows[:, :2])
+    for wrong, said in (
+        (csr_array(rows), "sparse"), (rows[0], "Reshape your data"), (rows * 1j, "Complex"),
+        (rows[:, :0], "minimum of 1"), (np.full((9, 2), "a", dtype=object), "give a data frame"),
+        (rows[:1], "1 sample"),
+    ):  # fmt: skip
+        with pytest.raises(KermixError, match=said):
+            table_model().fit(wrong)
 
 
 def test_density_of_two_blobs_is_close_to_its_entropy():

@@ -18,7 +18,6 @@ from internals import (
     fit_classifier,
     train_on_synthetic,
 )
-from internals import generator_training_module as image_rows
 from kermix.errors import OptionError, SampleError, ShapeError, TrainingError
 
 SHORT = {"encoder_steps": 12, "steps": 8, "batch_size": 24, "width": 8, "hidden": 16, "code": 3,
@@ -130,12 +129,11 @@ def test_looking_leaves_the_autoencoder_alone():
         assert torch.equal(before[name], tensor), name
 
 
-def test_images_too_many_for_the_device_stay_in_memory(monkeypatch):
+def test_images_too_many_for_the_device_stay_in_memory():
     images, labels = pictures()
     images.setflags(write=False)
     there = ImageRows(images, labels, 2, torch.device("cpu"))
-    monkeypatch.setattr(image_rows, "ON_DEVICE", 0)
-    here = ImageRows(images, labels, 2, torch.device("cpu"))
+    here = ImageRows(images, labels, 2, torch.device("cpu"), on_device=0)
     rows = torch.tensor([5, 3, 3])
     assert torch.equal(there.images(rows), here.images(rows))
     generator = torch.Generator().manual_seed(0)

@@ -148,7 +148,7 @@ def test_the_commands_on_the_page_have_the_settings_of_the_records():
 
 def test_cells_as_they_were_recorded_are_not_trained_again(monkeypatch):
     """`kermix reproduce table-as-written --data-root DATA --cells results` finds all of them."""
-    kept = as_written._kept(ROOT / "results" / as_written.FILE)
+    kept = as_written._kept(ROOT / "results")
     monkeypatch.setattr(as_written, "_images", lambda *told: (None, None))
     monkeypatch.setattr(as_written, "train_cell", None)
     rows = as_written._trained(Path("DATA"), None, kept, lambda share: None, 3, (1, 3, 5, 7), {})

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import kermix as km
 from internals import NystromSums, app, feature_sums
 from internals import delimited_module as csv_parts
-from internals import formats_module as parts
+from internals import parts_module as parts
 from kermix.errors import ClusterError, KermixError, OptionError, RunError, SketchError, TableError
 from processes import PRELOADED
 from sketch_cases import assert_same
@@ -94,7 +94,7 @@ def test_a_sample_of_pieces_finds_landmarks_everywhere(monkeypatch, tmp_path):
     monkeypatch.setattr(parts, "ROWS", 50)
     monkeypatch.setattr(parts, "PART_BYTES", 20_000)
     monkeypatch.setattr(csv_parts, "PART_BYTES", 20_000)
-    monkeypatch.setattr(csv_parts, "PIECE_BYTES", 500)
+    monkeypatch.setattr(csv_parts.CsvPart.piece, "__defaults__", (500,))
     line = np.sort(np.random.default_rng(0).uniform(size=20_000))
     np.save(tmp_path / "line.npy", line)
     frame = pd.DataFrame({"x": line})

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 import kermix as km
 from internals import app
+from kermix.errors import OptionError
 
 
 def orders(rows, seed, **grades):
@@ -159,7 +160,7 @@ def test_changed_frequencies_of_few_values_are_found():
     for pair in (constant, counts, renamed, codes, [g.assign(all=g.sum(axis=1)) for g in games]):
         assert left_out(*pair) == (0, 0)
         verdict = km.compare(*pair, permutations=39).verdict
-        assert verdict.different
+        assert verdict.different is (None if pair is constant else True)
         assert verdict.unexplained == (0, 0)
 
 
@@ -171,7 +172,9 @@ def test_a_row_of_very_many_keeps_its_number(share):
     for table, empty in zip(tables, (0.1, share), strict=True):
         table.loc[rng.random(400) < empty] = 0.0
     assert left_out(*tables) == (0, 0)
-    assert km.compare(*tables, permutations=59).verdict.different == (share > 0.1)
+    assert km.compare(*tables, permutations=59).verdict.different == (
+        False if share == 0.1 else None
+    )
     # Nor does it hide copies of others.
     assert left_out(tables[0], with_repeats(tables[1][tables[1]["x"] != 0], 50)) == (0, 50)
 
@@ -219,8 +222,8 @@ def test_copies_among_rows_that_coincide_are_said_before_a_difference():
         first, second = visits(rng, 900), visits(rng, 600)
         again = second.sample(300, random_state=seed)
         verdict = km.compare(first, pd.concat([second, again]), permutations=39).verdict
-        found.append(verdict.different)
-        if not verdict.different:
+        found.append(verdict.different is None)
+        if verdict.different is False:
             continue
         assert verdict.unexplained == (0, pytest.approx(300, abs=200))
         told = "Rows repeat more often within data frame (2) (about "
@@ -252,13 +255,14 @@ def test_copies_that_cannot_be_told_from_equal_rows_are_spoken_of_before_a_diffe
         first, second = dice(rng, 900), dice(rng, 700)
         again = second.sample(200, random_state=seed)
         verdict = km.compare(first, pd.concat([second, again]), permutations=39).verdict
-        differ += verdict.different
-        if verdict.different and not any(verdict.unexplained):
+        assert verdict.different is not True
+        differ += verdict.different is None
+        if verdict.different is None and not any(verdict.unexplained):
             assert verdict.coinciding == (pytest.approx(756, abs=10), pytest.approx(756, abs=10))
             told = rf"Many rows equal earlier ones \({verdict.coinciding[0]} of 900 rows in data"
             assert re.match(told, verdict.sentence())
             assert "copies cannot be told from them" in verdict.headline()
-        assert verdict.different or verdict.coinciding == (0, 0)
+        assert verdict.different is None or verdict.coinciding == (0, 0)
     assert differ
     # Copies do not make a difference of this size.
     rng = np.random.default_rng(0)
@@ -276,7 +280,7 @@ def test_single_rows_of_very_many_copies_are_spoken_of_first(rows):
     second = pd.concat([second, *[second.iloc[:rows]] * (99 // rows)])
     verdict = km.compare(first, second, permutations=39).verdict
     assert verdict.repeated == (0, 0)
-    assert verdict.different
+    assert verdict.different is None
     one = "One row stands 100 times in data frame (2) and never in data frame (1), "
     several = "3 rows stand 102 times in data frame (2) and 0 in data frame (1), "
     assert verdict.sentence().startswith(one if rows == 1 else several)
@@ -310,7 +314,7 @@ def test_rows_that_repeat_are_not_blamed_for_what_they_cannot_do():
         verdict = km.compare(first, second, permutations=39).verdict
         assert verdict.interval[0] > 0.6
         assert verdict.headline().startswith("They differ")
-        assert not verdict.perhaps_copies
+        assert verdict.different
 
 
 def test_sets_of_which_one_is_made_from_the_other_are_said_to_be_pairs():
@@ -324,3 +328,66 @@ def test_sets_of_which_one_is_made_from_the_other_are_said_to_be_pairs():
     other = pd.DataFrame(rng.normal(size=(300, 3)), columns=list("abc"))
     assert not km.compare(first, other, permutations=39).verdict.paired
     assert not km.compare(first, first, permutations=39).verdict.paired
+
+
+@pytest.fixture
+def doubtful(tmp_path):
+    """Files of 144 possible rows, some of the second's copied, and a p-value at the level."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        first, second = dice(rng, 900), dice(rng, 700)
+        second = pd.concat([second, second.sample(200, random_state=seed)])
+        if km.compare(first, second, permutations=99).verdict.pvalue <= 0.05:
+            first.to_csv(tmp_path / "first.csv", index=False)
+            second.to_csv(tmp_path / "second.csv", index=False)
+            both = [first.assign(month="May"), second.assign(month="June")]
+            pd.concat(both).to_csv(tmp_path / "months.csv", index=False)
+            return tmp_path
+    raise AssertionError("no p-value was below the level")
+
+
+def test_what_may_be_copies_is_no_difference_for_words_json_and_exit_status(doubtful):
+    files, few = (doubtful / "first.csv", doubtful / "second.csv"), ("--permutations", 99)
+    told = command("compare", *files, *few)
+    assert "They may differ" in told
+    assert "Most different if they do, from first.csv to second.csv: " in told
+    assert "unless by copies of rows" in told
+    run = CliRunner().invoke(app, ["compare", *map(str, files), "--json", "--permutations", "99"])
+    assert json.loads(run.output)["verdict"]["different"] is None
+    judged = km.evaluate(*map(str, files), permutations=99)
+    assert judged.good is None
+    assert "The samples may differ from real data" in judged.answer
+    drift = km.drift_over_time(str(doubtful / "months.csv"), "month", permutations=99)
+    told = drift.sentence()
+    assert told.startswith("June does not surely differ from May at level 0.05")
+    assert told.endswith(". June may differ, if no row is a copy of another.")
+    assert [p.answer for p in drift.periods] == ["may differ"]
+    for asked in (["compare", *files], ["evaluate", *files],
+                  ["drift", doubtful / "months.csv", "--by", "month"]):  # fmt: skip
+        run = CliRunner().invoke(app, [*map(str, asked), "--permutations", "99",
+                                       "--fail-if-different"])  # fmt: skip
+        assert isinstance(run.exception, OptionError), run.output
+        assert "needs a verdict" in str(run.exception)
+
+
+def test_the_same_rows_are_said_first(folder):
+    table = orders(300, 5)
+    told = km.compare(table, table.sample(frac=1, random_state=0), permutations=39).verdict
+    assert told.sentence() == (
+        "Both have the same 300 rows, in all columns that are compared. No difference found at "
+        "level 0.05 (p = 1)."
+    )
+    part = km.compare(table, table[40:], permutations=39).verdict
+    assert part.shared.count == 260
+    assert part.headline().startswith(
+        "All 260 rows of data frame (2) are in data frame (1) too, mo"
+    )
+    mostly = pd.concat([table[:200], orders(300, 6)])
+    assert km.compare(table, mostly, permutations=39).verdict.shared.count == 200
+    # Neither few rows, nor those that coincide by chance.
+    few = pd.concat([table[:20], orders(300, 6)])
+    assert km.compare(table, few, permutations=39).verdict.shared is None
+    rng = np.random.default_rng(0)
+    for pair in ([dice(rng, 500), dice(rng, 400)], [visits(rng, 300), visits(rng, 300)],
+                 [people(rng, 400), people(rng, 400)]):  # fmt: skip
+        assert km.compare(*pair, permutations=39).verdict.shared is None

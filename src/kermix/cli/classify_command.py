@@ -142,7 +142,7 @@ def classify(
 
 def _is_table(data: str, target: str | None, reading: Reading) -> bool:
     """Whether a table is meant; then there must be a target, and else there must be none."""
-    from kermix.data.sources import is_table
+    from kermix.data.loading import is_table
 
     table = is_table(data, arrays=True)
     if table and target is None:

@@ -139,7 +139,7 @@ def command(
 
 def _fail_if_different(result: "Comparison") -> None:
     """End with a status of its own if the sets differ."""
-    if result.verdict.too_few_permutations:
+    if result.verdict.too_few_permutations or result.verdict.different is None:
         raise OptionError(f"--fail-if-different needs a verdict. {result.verdict.headline()}")
     if result.verdict.different:
         raise typer.Exit(DIFFERENT)

@@ -1,4 +1,4 @@
-"""`kermix drift FILE --by COLUMN`: which periods differ from the first, and in which columns?"""
+"""`kermix drift FILE --by COLUMN`: which periods differ from the first, or the one before?"""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from kermix.cli.options import (
 )
 from kermix.cli.output import DIFFERENT, print_sentence, print_table
 from kermix.data.readers.common import Reading
+from kermix.errors import OptionError
 
 __all__ = ["command"]
 
@@ -38,6 +39,18 @@ class PeriodOptions:
         str | None,
         typer.Option("--reference", help="Period to compare the others with. [the first]"),
     ] = None
+    against: Annotated[
+        str,
+        typer.Option(
+            help="What each period is compared with: first (--reference), previous (the one "
+            "before), or year (the same month, week or quarter of the year before, for data "
+            "with seasons)."
+        ),
+    ] = "first"
+    window: Annotated[
+        int,
+        typer.Option(help="With --against previous: number of periods before, taken together."),
+    ] = 1
     max_points: Annotated[
         int | None,
         typer.Option(help="Maximum number of rows per period; larger periods are subsampled."),
@@ -61,7 +74,7 @@ def command(
     answer: AnswerOptions,
     reading: Reading = AS_FOUND,
 ) -> None:
-    """Does a table drift over time? Compares each period with the first, column by column."""
+    """Does a table drift over time? Compares each period with the first, or those before it."""
     check_there(source)
     from kermix.tables.drift.drift_page import period_report
     from kermix.tables.drift.period_drift import PERIOD_HEADS, drift_over_time
@@ -82,5 +95,7 @@ def command(
         print_table("", PERIOD_HEADS, found.table(), found.notes)
 
     answer.give(context, lambda: period_report(found, title), found.to_dict, show)
-    if test.fail_if_different and found.different:
+    if test.fail_if_different and found.changed:
         raise typer.Exit(DIFFERENT)
+    if test.fail_if_different and found.doubtful:
+        raise OptionError(f"--fail-if-different needs a verdict. {found.sentence()}")

@@ -128,8 +128,9 @@ def _by_mixture(
     from pyarrow import array
     from pyarrow import table as arrow_table
 
+    from kermix.data.loading import is_table, load
     from kermix.data.readers.reading import read_frame
-    from kermix.data.sources import is_table, load, read_table, table_of_arrow
+    from kermix.data.sources import read_table, table_of_arrow
 
     if not is_table(data):
         if id_column is not None or reading.said():

@@ -4,11 +4,12 @@
 """
 
 from abc import abstractmethod
-from typing import ClassVar
+from typing import ClassVar, get_args
 
+import torch
 from torch import Tensor, nn
 
-from kermix.checks import check_pair
+from kermix.checks import check_option, check_pair
 from kermix.costs.formulas import (
     FormulaName,
     Statistics,
@@ -26,7 +27,7 @@ from kermix.costs.functions import (
 )
 from kermix.errors import OptionError, ShapeError
 from kermix.info import Info, Informative
-from kermix.kernels.gaussian import GaussianKernel
+from kermix.kernels.gaussian import GaussianKernel, VarianceRule, as_kernel
 from kermix.kernels.others import AnyKernel, as_point_kernel
 from kermix.mixtures.mixture import log_scalar_cost
 from kermix.mixtures.sampled_mixture import Mixture
@@ -62,6 +63,11 @@ class KernelLoss(nn.Module):
             v, kernel = kernel, None
         if v is not None and kernel is not None:
             raise OptionError("v and kernel are both given; give only one.")
+        # What is no variance is refused now, and not in a step.
+        if isinstance(v, str):
+            check_option("v", v, get_args(VarianceRule))
+        elif v is not None:
+            as_kernel(v, torch.empty(0))
         self.kernel = None if kernel is None else as_point_kernel(kernel)
         # As an attribute, a learned variance (an nn.Parameter) is found by the optimiser.
         self.v = v

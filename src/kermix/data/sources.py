@@ -1,7 +1,7 @@
-"""Data by their names, or as callers have them: rows of numbers, or of numbers and codes.
+"""Tables as callers have them, as rows of numbers, or of numbers and codes.
 
-`load` reads anything by its name, `read_table` rows of numbers, `read_sources` two tables alike,
-whose times are times in both however they are written.
+`read_table` reads rows of numbers, `read_sources` one table, or two alike, whose times are times
+in both however they are written.
 
 Rows of numbers follow the same rules whatever their source:
 
@@ -12,19 +12,16 @@ Rows of numbers follow the same rules whatever their source:
 - an array of more than two axes has one row for each entry of its first axis.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.data.dataset import TOYS, Dataset, column_names, image_rows, toy
-from kermix.data.images.image_rows import STACKED, read_idx, read_image_folder, stacked_mnist
-from kermix.data.images.image_sets import SIZE, is_idx, read_celeba
-from kermix.data.images.labelled import LabelledImages, load_labelled
 from kermix.data.readers.common import (
     Reading,
     check_file,
@@ -35,33 +32,33 @@ from kermix.data.readers.common import (
 )
 from kermix.data.readers.formats import numbers_of
 from kermix.data.readers.frames import (
-    ColumnType,
     Frame,
     as_frame,
     column_numbers,
     complete_rows,
 )
 from kermix.data.readers.reading import read_alike, read_frame
+from kermix.data.schema.alignment import (
+    in_common,
+    left_out_note,
+    only_in,
+    with_columns,
+    with_same_times,
+    without_others,
+)
 from kermix.data.schema.columns import family
-from kermix.data.schema.kinds import in_common, left_out_note, only_in, without_others
 from kermix.data.schema.mixed_rows import MixedRows
 from kermix.data.schema.schema import Schema
-from kermix.data.schema.times import ZONES, parse_times, text_format
 from kermix.errors import SchemaError, TableError
 
 __all__ = [
-    "BUILT_IN",
-    "IMAGE_SETS",
     "Source",
     "Sources",
     "Table",
     "common_columns",
-    "is_table",
-    "load",
     "read_sources",
     "read_table",
     "table_of_arrow",
-    "with_same_times",
 ]
 
 NUMERIC_FILES = (".npy", ".npz")
@@ -93,6 +90,10 @@ class Table:
             )
         order = [self.columns.index(c) for c in columns]
         return replace(self, values=self.values[:, order], columns=list(columns))
+
+    def with_values(self, values: Tensor) -> "Table":
+        """The same with other rows."""
+        return replace(self, values=values)
 
     def notes(self) -> list[str]:
         """What was left out, one sentence each."""
@@ -148,20 +149,7 @@ def common_columns(first: Table, second: Table) -> tuple[Table, Table]:
     by position. Columns that only one table has are an error that says which.
     """
     if first.named and second.named:
-        own = names_apart(first.name, second.name)
-        only = [
-            f"only {name} has {listed(extra)}"
-            for name, a, b in zip(own, (first, second), (second, first), strict=True)
-            if (extra := [c for c in a.columns if c not in b.columns])
-        ]
-        if only:
-            both = [c for c in first.columns if c in second.columns]
-            hint = (
-                f"To use the columns in both, name them: {','.join(both)}."
-                if both
-                else "They have no column in common."
-            )
-            raise TableError(f"The columns differ: {'; '.join(only)}. {hint}")
+        _check_same_columns(first, second)
         return first, second.select(first.columns)
     if len(first.columns) != len(second.columns):
         raise TableError(
@@ -171,6 +159,22 @@ def common_columns(first: Table, second: Table) -> tuple[Table, Table]:
     names = first.columns if first.named else second.columns
     named = first.named or second.named
     return tuple(replace(t, columns=names, named=named) for t in (first, second))  # type: ignore[return-value]
+
+
+def _check_same_columns(first: Table, second: Table) -> None:
+    """Refuse tables of which one has a column that the other does not have."""
+    own = names_apart(first.name, second.name)
+    only = [
+        f"only {name} has {listed(extra)}"
+        for name, a, b in zip(own, (first, second), (second, first), strict=True)
+        if (extra := [c for c in a.columns if c not in b.columns])
+    ]
+    if only:
+        both = ",".join(c for c in first.columns if c in second.columns)
+        hint = "They have no column in common."
+        if both:
+            hint = f"To use the columns in both, name them: {both}."
+        raise TableError(f"The columns differ: {'; '.join(only)}. {hint}")
 
 
 def _read_file(
@@ -206,21 +210,16 @@ def table_of_arrow(
         raise TableError(
             f"{name} has no column {listed(missing)}; it has {listed(table.column_names)}."
         )
-    found, ignored = {}, []
-    for column in asked:
-        numbers = column_numbers(table.column(column))
-        if numbers is not None:
-            found[column] = numbers
-        elif columns is None:
-            ignored.append(column)
-        else:
-            raise TableError(f"{name}, column {column}: holds {table.column(column).type}, "
-                             "not numbers; encode it first or leave it out.")  # fmt: skip
+    every = {column: column_numbers(table.column(column)) for column in asked}
+    found = {column: numbers for column, numbers in every.items() if numbers is not None}
+    others = tuple(column for column in every if column not in found)
+    if others and columns is not None:
+        raise TableError(f"{name}, column {others[0]}: holds {table.column(others[0]).type}, "
+                         "not numbers; encode it first or leave it out.")  # fmt: skip
     if not found:
-        raise TableError(f"{name}: no column holds numbers; it has {listed(ignored)}.")
-    dtype = np.float32 if all(v.dtype == np.float32 for v in found.values()) else np.float64
-    values = np.stack([v.astype(dtype) for v in found.values()], axis=1)
-    return _finished(values, list(found), name, tuple(ignored), first_row, named)
+        raise TableError(f"{name}: no column holds numbers; it has {listed(others)}.")
+    values = np.stack([*found.values()], axis=1)  # float32, if all are
+    return _finished(values, list(found), name, others, first_row, named)
 
 
 def _from_array(values: np.ndarray, name: str, columns: Sequence[str] | None) -> Table:
@@ -277,68 +276,6 @@ def _finished(
     return Table(tensor, columns, name, dropped, ignored, named, numbers=numbers)
 
 
-def with_same_times(
-    frames: Sequence[Frame], known: Collection[str] = ()
-) -> tuple[list[Frame], list[str]]:
-    """Tables whose times are no text where they are written in several ways, and what to say.
-
-    Args:
-        frames: Tables, most columns of which have the same names.
-        known: Columns whose kind is known, which stay as they are.
-    """
-    found, notes = list(frames), []
-    for name in frames[0].columns if len(frames) > 1 else ():
-        if name in known or not all(name in f.columns for f in frames):
-            continue
-        ways = [_way(frame, name) for frame in frames]
-        if None in ways or len(set(ways)) == 1 or _written_alike(frames, name):
-            continue
-        shown = [f"{way[0] or 'times'} in {f.name}" for way, f in zip(ways, frames, strict=True)
-                 if way is not None]  # fmt: skip
-        notes.append(f"Column {name} is written as {' and '.join(shown)}; compared as times.")
-        for k, way in enumerate(ways):
-            assert way is not None
-            column = _times(found[k].columns[name], way)
-            types = {**found[k].types, name: ColumnType(str(column.type))}
-            columns = {**found[k].columns, name: column}
-            found[k] = replace(found[k], columns=columns, types=types)
-    return found, notes
-
-
-def _written_alike(frames: Sequence[Frame], name: str) -> bool:
-    """Whether one way fits all tables: 01/02/2020 may be of January, but not beside 31/01/2020."""
-    columns = [f.columns[name] for f in frames]
-    if any(family(c.type) != "text" for c in columns):
-        return False
-    arrow = load_pyarrow()
-    chunks = [chunk for c in columns for chunk in c.cast(arrow.string()).chunks]
-    return text_format(arrow.chunked_array(chunks).drop_null().unique()) is not None
-
-
-def _way(frame: Frame, name: str) -> tuple[str, str] | None:
-    """How a column of times is written; empty text where it is no text, None if it is none."""
-    column, kind = frame.columns[name], frame.types[name]
-    types = load_pyarrow().types
-    if types.is_timestamp(column.type) or types.is_date(column.type):
-        return "", ""
-    if family(column.type) != "text" or kind.declared is not None or kind.mixed:
-        return None
-    return text_format(column.drop_null().cast("string").unique())
-
-
-def _times(column: Any, way: tuple[str, str]) -> Any:
-    arrow = load_pyarrow()
-    form, unit = way
-    if form:
-        times = parse_times(column.cast(arrow.string()), form, unit)
-        assert times is not None
-        zoned = form.endswith(ZONES)
-        return times.cast(arrow.timestamp(unit, "UTC" if zoned else None))
-    if not arrow.types.is_date(column.type):
-        return column
-    return column.cast(arrow.timestamp("s"))
-
-
 @dataclass(frozen=True)
 class Sources:
     """Data sets with the same columns.
@@ -371,27 +308,51 @@ def read_sources(
         strict: Whether two tables must have the same columns; else those that both have count.
         without: Rows of each that are left out, (rows,), bool.
     """
-    if any(_is_plain(s) for s in sources) and not (reading.kinds or reading.exclude):
-        tables, told = _matched(
-            [read_table(s, columns=reading.columns, reading=reading) for s in sources], strict
-        )
-        if not any(t.dropped for t in tables):
-            if without:
-                tables = tuple(replace(t, values=t.values[~again])
-                                for t, again in zip(tables, without, strict=True))  # fmt: skip
-            return Sources(tables, None, [*told, *(note for t in tables for note in t.notes())])
+    plain = _plain_sources(sources, reading, strict, without)
+    if plain is not None:
+        return plain
+    frames, notes = _aligned(sources, reading, strict, without)
+    if not reading.kinds and all(map(_is_numeric, frames)):
+        frames, told = _without_row_numbers(frames)
+        tables, more = _matched([_numbers(f) for f in frames], strict)
+        return Sources(tables, None, [*notes, *told, *more])
+    return _mixed_sources(frames, reading, notes)
+
+
+def _plain_sources(
+    sources: Sequence[Any], reading: Reading, strict: bool, without: Sequence[Tensor]
+) -> Sources | None:
+    """Sources one of which holds nothing but numbers; None if they are mixed or have gaps."""
+    if reading.kinds or reading.exclude or not any(map(_is_plain, sources)):
+        return None
+    read = partial(read_table, columns=reading.columns, reading=reading)
+    tables, told = _matched([*map(read, sources)], strict)
+    if any(t.dropped for t in tables):
+        return None
+    notes = [*told, *(note for t in tables for note in t.notes())]
+    if without:
+        kept = (t.values[~again] for t, again in zip(tables, without, strict=True))
+        tables = tuple(map(Table.with_values, tables, kept))
+    return Sources(tables, None, notes)
+
+
+def _aligned(
+    sources: Sequence[Any], reading: Reading, strict: bool, without: Sequence[Tensor]
+) -> tuple[list[Frame], list[str]]:
+    """Tables that are read alike, with times where both have times, and what to say of them."""
     found = read_alike(sources, reading)
     frames, same = with_same_times([frame for frame, _ in found], reading.kinds)
     if without:
         frames = [_kept(f, again) for f, again in zip(frames, without, strict=True)]
     notes = [*dict.fromkeys(note for _, said in found for note in said), *same]
-    if len(frames) == 2 and not strict:
-        frames, told = without_others(frames)
-        notes = [*told, *notes]
-    if not reading.kinds and all(_is_numeric(f) for f in frames):
-        frames, told = _without_row_numbers(frames)
-        tables, more = _matched([_numbers(f) for f in frames], strict)
-        return Sources(tables, None, [*notes, *told, *more])
+    if len(frames) != 2 or strict:
+        return frames, notes
+    frames, told = without_others(frames)
+    return frames, [*told, *notes]
+
+
+def _mixed_sources(frames: Sequence[Frame], reading: Reading, notes: Sequence[str]) -> Sources:
+    """Tables as mixed rows, by a schema of all of their rows."""
     kinds: dict[str, Any] = dict(reading.kinds)
     schema = Schema.infer(*frames, kinds=kinds)
     if not schema.modelled:
@@ -404,12 +365,9 @@ def read_sources(
     names = list(maker.column_names)
     rows = [Table(maker(e), names, f.name) for e, f in zip(encoded, frames, strict=True)]
     numbers = len(schema.numbers)
-    notes += [
-        *schema.notes(),
-        f"{_counted(numbers, len(schema.modelled) - numbers)}; missing values are one of their "
-        "own.",
-    ]
-    return Sources(tuple(rows), maker, notes, tuple(frames))
+    counted = _counted(numbers, len(schema.modelled) - numbers)
+    told = [*notes, *schema.notes(), f"{counted}; missing values are one of their own."]
+    return Sources(tuple(rows), maker, told, tuple(frames))
 
 
 def _kept(frame: Frame, without: Tensor) -> Frame:
@@ -448,20 +406,23 @@ def _matched(tables: Sequence[Table], strict: bool) -> tuple[tuple[Table, ...], 
 
 def _without_row_numbers(frames: Sequence[Frame]) -> tuple[list[Frame], list[str]]:
     """Tables of numbers without columns that number their rows, if others are left."""
-    is_integer = load_pyarrow().types.is_integer
-    whole = [n for n, c in frames[0].columns.items() if is_integer(c.type) and
-             all(n in f.columns for f in frames)]  # fmt: skip
-    distinct = [n for n in whole if all(len(f.columns[n].unique()) == f.rows for f in frames)]
+    distinct = [name for name in frames[0].columns if _may_number_rows(name, frames)]
     if not distinct or any(f.kind == "array" for f in frames):
         return list(frames), []
     schema = Schema.infer(*frames, columns=distinct)
     keys = [c.name for c in schema.left_out if c.what == "key"]
     if not keys or len(keys) == len(frames[0].columns):
         return list(frames), []
-    found = [replace(f, columns={n: c for n, c in f.columns.items() if n not in keys},
-                     types={n: t for n, t in f.types.items() if n not in keys})
-             for f in frames]  # fmt: skip
-    return found, schema.notes()
+    return [with_columns(f, [n for n in f.columns if n not in keys]) for f in frames], (
+        schema.notes())  # fmt: skip
+
+
+def _may_number_rows(name: str, frames: Sequence[Frame]) -> bool:
+    """Whether a column has whole numbers in the first table, and different ones in each."""
+    found = [f.columns[name] for f in frames if name in f.columns]
+    if len(found) < len(frames) or not load_pyarrow().types.is_integer(found[0].type):
+        return False
+    return all(len(column.unique()) == f.rows for column, f in zip(found, frames, strict=True))
 
 
 def _is_plain(source: Any) -> bool:
@@ -490,101 +451,3 @@ def _numbers(frame: Frame) -> Table:
     named = names != [f"x{k}" for k in range(len(names))]
     table = load_pyarrow().table(dict(frame.columns))
     return table_of_arrow(table, frame.name, None, named=named)
-
-
-TOY_ROWS = 20_000
-IMAGE_SETS = ("mnist", "stacked-mnist", "cifar10", "celeba")
-BUILT_IN = (*TOYS, *IMAGE_SETS)
-
-
-def load(
-    source: str,
-    seed: int = 0,
-    rows: int | None = None,
-    *,
-    split: Literal["train", "test"] = "train",
-    data_root: Path | None = None,
-    cache: Path | None = None,
-    size: int | None = None,
-    workers: int | None = None,
-) -> Dataset:
-    """Read a built-in data set, an image data set, a table, an IDX file or a folder of images.
-
-    Args:
-        source: Name of a data set, or a path. Image data sets are "mnist", "stacked-mnist",
-            "cifar10", "celeba" and, with one of its attributes as label, "celeba:Smiling".
-        seed: Random seed for a built-in data set, or for a subset of the rows of another.
-        rows: Number of rows, drawn at random; by default 20,000 for a built-in data set, 128,000
-            for stacked MNIST, and all rows otherwise.
-        split: Which part of a set of images, or of a folder that has `train` and `test`.
-        data_root: Where the files of such a set are; without them MNIST and CIFAR-10 are
-            downloaded.
-        cache: Folder for downloads and decoded images; see `kermix.data.images.image_cache`.
-        size: Side length of images in pixels; by default unchanged (64 for CelebA).
-        workers: Number of processes that decode images; by default as many as are worth starting.
-
-    Example:
-        >>> load("moons", rows=100).values.shape
-        torch.Size([100, 2])
-    """
-    if not source.strip():
-        raise TableError("The data name is empty; give a built-in data set, a file or a folder.")
-    options: dict[str, Any] = {"cache": cache, "workers": workers}
-    if source in TOYS:
-        chosen = toy(source)
-        count = TOY_ROWS if rows is None else rows
-        values = chosen.sample(count, torch.Generator().manual_seed(seed))
-        image = (1, 8, 8) if source == "digits" else None
-        names = column_names(values.shape[1])
-        return Dataset(source, values, names, image, chosen.modes, chosen.entropy)
-    if source == "celeba":
-        side = SIZE if size is None else size
-        faces = read_celeba(data_root, split, size=side, **options)
-        return _some(image_rows(source, faces.images, faces.notes), rows, seed)
-    if source == "stacked-mnist":
-        digits = load_labelled("mnist", split, data_root=data_root, size=size, **options)
-        count = STACKED if rows is None else rows
-        return _from_labelled(stacked_mnist(digits.images, digits.labels, count, seed))
-    if source.partition(":")[0] in IMAGE_SETS:
-        found = load_labelled(source, split, data_root=data_root, size=size, **options)
-        return _some(_from_labelled(found), rows, seed)
-    path = Path(source)
-    if path.is_dir():
-        return _some(read_image_folder(path, split=split, size=size, **options), rows, seed)
-    if is_idx(path):
-        return _some(read_idx(path), rows, seed)
-    if not path.exists() and not path.suffix:
-        raise TableError(
-            f"{source}: not a file, a folder or a built-in data set; built in are "
-            f"{', '.join(BUILT_IN)}."
-        )
-    table = read_table(path)
-    whole = Dataset(path.stem, table.values, table.columns, notes=tuple(table.notes()),
-                    numbers=table.numbers)  # fmt: skip
-    return _some(whole, rows, seed)
-
-
-def is_table(data: str | Path, arrays: bool = False) -> bool:
-    """Whether a name is that of a table with named columns, or of an array, if these count."""
-    path = Path(data)
-    known = str(data).partition(":")[0] in BUILT_IN
-    if known or path.is_dir() or (path.is_file() and is_idx(path)):
-        return False
-    if not path.exists() and not path.suffix:
-        return False  # refused where built-in sets are listed
-    return arrays or split_part(path)[0].suffix.lower() not in NUMERIC_FILES
-
-
-def _from_labelled(found: LabelledImages) -> Dataset:
-    dataset = image_rows(found.name, found.images, found.notes)
-    return replace(dataset, labels=torch.from_numpy(found.labels), classes=found.classes)
-
-
-def _some(dataset: Dataset, rows: int | None, seed: int) -> Dataset:
-    if rows is None or rows >= len(dataset.stored):
-        return dataset
-    order = torch.randperm(len(dataset.stored), generator=torch.Generator().manual_seed(seed))
-    chosen = order[:rows].sort().values
-    labels = None if dataset.labels is None else dataset.labels[chosen]
-    numbers = None if dataset.numbers is None else dataset.numbers[chosen]
-    return replace(dataset, stored=dataset.stored[chosen], labels=labels, numbers=numbers)

@@ -14,9 +14,10 @@ import numpy as np
 
 from kermix.data.readers.common import CsvForm, load_pyarrow
 from kermix.data.readers.delimited import text_of_file, whole_text
+from kermix.data.readers.dialect import truth_words
+from kermix.data.readers.formats import ROWS
 from kermix.data.readers.frames import Frame
 from kermix.data.readers.number_forms import NumberForm
-from kermix.data.readers.text_columns import truth_words
 from kermix.data.schema.columns import family
 from kermix.errors import OptionError, TableError
 from kermix.files import whole_file
@@ -34,7 +35,6 @@ __all__ = [
 ]
 
 WRITABLE = (".csv", ".tsv", ".parquet", ".feather", ".jsonl", ".npy", ".csv.gz", ".csv.zst")
-ROWS = 65_536  # that are made into text at once: convention
 FORMULAS = "=+-@\t\r"  # what a spreadsheet takes for the beginning of a formula
 
 

@@ -273,15 +273,16 @@ class DistributedLoss(nn.Module):
         first, second = tensors
         if first.points.device != second.points.device:
             raise DeviceError(f"x is on {first.points.device} and y on {second.points.device}.")
+        return self._by_strategy(ranks, first, second)
+
+    def _by_strategy(
+        self, ranks: Ranks, first: BatchSide, second: BatchSide
+    ) -> tuple[Tensor, RankInfo]:
         strategy = self._chosen(ranks, first, second)
-        if strategy == "moments":
-            found = self._certified_moments(ranks, first, second)
-            if found is not None:
-                return found
-            strategy = "shard"
         if strategy == "gather":
             return self._gather(ranks, first, second)
-        return self._shard(ranks, first, second)
+        found = self._certified_moments(ranks, first, second) if strategy == "moments" else None
+        return self._shard(ranks, first, second) if found is None else found
 
     def _chosen(
         self, ranks: Ranks, x: BatchSide, y: BatchSide
@@ -396,15 +397,13 @@ class DistributedLoss(nn.Module):
             return known
         if loss.v is None:
             raise OptionError("The loss has no variance: give it one, or give features.")
-        for side in sides:
-            assert isinstance(side, BatchSide)
-            if side.points.ndim != 2:
-                raise ShapeError("strategy='moments' takes one set of points per argument.")
         return self._landmarks(ranks, [side for side in sides if isinstance(side, BatchSide)])
 
     @torch.no_grad()
     def _landmarks(self, ranks: Ranks, sides: list[BatchSide]) -> FeatureMap:
         """Landmarks among a bounded number of points of each rank, chosen by rank 0."""
+        if any(side.points.ndim != 2 for side in sides):
+            raise ShapeError("strategy='moments' takes one set of points per argument.")
         loss = self.loss
         assert isinstance(loss, KernelLoss)
         most = max(1, CANDIDATES // (2 * ranks.size))

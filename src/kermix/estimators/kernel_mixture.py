@@ -22,8 +22,6 @@ except ImportError:
         "The estimators need scikit-learn: pip install 'kermix[fit]'."
     ) from None
 
-DEFAULTS = {"steps": 800, "batch_size": 256}  # of a training
-
 
 class KernelMixture(DensityMixin, BaseEstimator):
     """A Gaussian mixture estimator with closed-form densities, inner products and divergences.
@@ -157,7 +155,7 @@ class KernelMixture(DensityMixin, BaseEstimator):
             "learning_rate": self.learning_rate,
         }  # fmt: skip
         chosen: dict[str, Any] = {n: v for n, v in given.items() if v is not None}
-        settings = FitSettings(**DEFAULTS | chosen, refine_steps=self.refine_steps, seed=seed)
+        settings = FitSettings(**chosen, refine_steps=self.refine_steps, seed=seed)
         values = torch.tensor(rows)
         trainer = build_trainer(Split(values, values), settings, device=self.device)
         trainer.run()

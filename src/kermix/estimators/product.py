@@ -45,7 +45,6 @@ Result = TypeVar("Result")
 # Held out of each network where nothing is said: one epoch and one number are found with them.
 SHARE_HELD_OUT, MOST_HELD_OUT = 0.1, 250
 FARTHEST = 1e6  # usual deviations: what is farther is as far, for all Gaussians
-ROWS_AT_ONCE = 128  # of answers, whose features then stay in a processor's cache
 SIZES = ("n_terms", "width", "depth", "n_members", "max_epochs", "n_iter_no_change")
 # Terms and epochs of a classifier where nothing is said: more classes need more of both, and the
 # trees of boosting, whose time is the measure, are as many as the classes, or one for two.
@@ -223,7 +222,8 @@ class ProductEstimator(BaseEstimator):
             scaled = self._bins.inputs(scaled.numpy())
         else:
             scaled = scaled.clamp(*self._ends)
-        return torch.cat([self.network_(part) for part in scaled.split(ROWS_AT_ONCE)])
+        # By so many rows, whose features then stay in a processor's cache.
+        return torch.cat([self.network_(part) for part in scaled.split(128)])
 
     def _scaled(self, rows: Tensor) -> Tensor:
         scaled = (rows - self.scaler_.location) / self.scaler_.scale
@@ -274,9 +274,6 @@ def with_weight(
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
-FARTHEST_TARGET = 1e12  # usual deviations: squares of farther ones have no room in float32
 
 
 class ProductClassifier(ClassifierMixin, ProductEstimator):
@@ -473,12 +470,13 @@ class ProductRegressor(RegressorMixin, ProductEstimator):
         wide = torch.tensor(targets.reshape(len(targets), -1))
         self.target_scaler_ = Scaler(wide)
         scaled = self.target_scaler_.scaled(wide)
-        far = (~(scaled.abs() <= FARTHEST_TARGET)).nonzero()
+        farthest = 1e12  # usual deviations: squares of farther ones have no room in float32
+        far = (~(scaled.abs() <= farthest)).nonzero()
         if len(far):
             row, column = far[0].tolist()
             raise SampleError(
                 f"y: the target of row {row} (from 0) is {float(wide[row, column]):g}, more than "
-                f"{FARTHEST_TARGET:g} times as far from the others as they are from each other. "
+                f"{farthest:g} times as far from the others as they are from each other. "
                 "Remove it, or take logarithms."
             )
         self._fit(rows, scaled.float(), wide.shape[1], weights)

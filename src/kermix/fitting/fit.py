@@ -11,17 +11,10 @@ from typing import Any, NamedTuple, TypeGuard, get_args
 
 from kermix.checks import check_option
 from kermix.data.dataset import Dataset
+from kermix.data.loading import IMAGE_SETS, is_table, load
 from kermix.data.readers.common import Reading, is_pattern, load_pyarrow
 from kermix.data.readers.frames import Frame
-from kermix.data.sources import (
-    IMAGE_SETS,
-    Source,
-    Table,
-    is_table,
-    load,
-    read_table,
-    table_of_arrow,
-)
+from kermix.data.sources import Source, Table, read_table, table_of_arrow
 from kermix.distributed.processes import check_ranks
 from kermix.environment import is_rank, world_of_environment
 from kermix.errors import OptionError

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from kermix.costs.baselines import energy_distance, mode_coverage
 from kermix.data.dataset import Dataset
+from kermix.data.loading import BUILT_IN, load
 from kermix.data.readers.common import counted, listed
-from kermix.data.sources import BUILT_IN, Source, load, read_table
+from kermix.data.sources import Source, read_table
 from kermix.distributed.processes import check_ranks
 from kermix.errors import SampleError, ShapeError, TableError
 from kermix.files import whole_file, write_array
@@ -105,7 +106,7 @@ def begin_samples(
         dataset: The data.
         settings: What the user chose.
         start: How the training is started.
-        options: Further arguments of `kermix.data.sources.load`: rows, data_root, size.
+        options: Further arguments of `kermix.data.loading.load`: rows, data_root, size.
         notes: What a user should know of the choice of the model.
     """
     check_ranks(start.devices, start.nodes)

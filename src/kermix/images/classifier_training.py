@@ -62,11 +62,9 @@ __all__ = [
 
 # A quintic as steep at 0 as it can be: singular values come near 1, not to it, in five steps.
 A, B, C = 3.4445, -4.7750, 2.0315
-STEPS = 5
-LEAST_NORM = 1e-7
 
 
-def orthogonal_factor(matrix: Tensor) -> Tensor:  # (m, n) -> (m, n), bfloat16
+def orthogonal_factor(matrix: Tensor, steps: int = 5) -> Tensor:  # (m, n), bfloat16
     """About U V^T of the matrix U S V^T: singular values of 0.7 to 1.2, mostly.
 
     Example:
@@ -77,8 +75,8 @@ def orthogonal_factor(matrix: Tensor) -> Tensor:  # (m, n) -> (m, n), bfloat16
     tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.bfloat16()
     x = x.T if tall else x
-    x = x / x.norm().clamp(min=LEAST_NORM)
-    for _ in range(STEPS):
+    x = x / x.norm().clamp(min=1e-7)
+    for _ in range(steps):
         square = x @ x.T
         x = torch.addmm(x, torch.addmm(square, square, square, beta=B, alpha=C), x, beta=A)
     return x.T if tall else x
@@ -158,9 +156,6 @@ def classifier_optimizers(
             Muon([{"params": muon, "share": 1.0}], lr=1.0, weight_decay=decay, momentum=0.9)
         )
     return found
-
-
-BATCHES_FOR_STATISTICS = 40
 
 
 @dataclass(frozen=True)
@@ -292,7 +287,7 @@ class ClassifierTask(Task):
 
     def _batches_for_statistics(self, generator: torch.Generator) -> list[Tensor]:
         order = torch.randperm(len(self._images), generator=generator, device=self._images.device)
-        parts = order.split(self._size)[: min(self._steps, BATCHES_FOR_STATISTICS)]
+        parts = order.split(self._size)[: min(self._steps, 40)]
         return [self._augmentation(self._images[p], generator) for p in parts]
 
     def learning_rate(self, step: int) -> float:

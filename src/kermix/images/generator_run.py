@@ -15,7 +15,7 @@ import torch
 
 from kermix.checks import rows_at_once
 from kermix.data.dataset import Dataset
-from kermix.data.sources import BUILT_IN, load
+from kermix.data.loading import BUILT_IN, load
 from kermix.errors import OptionError, RunError
 from kermix.files import whole_file, write_array
 from kermix.images.generator_settings import ImageSettings
@@ -79,7 +79,7 @@ def begin_images(
         dataset: The data.
         settings: What the user chose.
         start: How the training is started.
-        options: Further arguments of `kermix.data.sources.load`: rows, data_root, size.
+        options: Further arguments of `kermix.data.loading.load`: rows, data_root, size.
         quick: Whether the settings are those of a quick look.
     """
     if not suits_images(dataset):

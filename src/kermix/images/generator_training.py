@@ -78,9 +78,6 @@ def build_image_model(
     )
 
 
-ON_DEVICE = 8 * 2**30  # bytes; more images than this stay in the host's memory
-
-
 class ImageRows:
     """Images and classes, from which batches of each class are drawn.
 
@@ -89,6 +86,7 @@ class ImageRows:
         labels: (N,), or None.
         classes: Number of classes; 1 without labels.
         device: Where batches go.
+        on_device: Bytes; more images than this stay in the host's memory.
     """
 
     def __init__(
@@ -97,6 +95,7 @@ class ImageRows:
         labels: np.ndarray | None,
         classes: int,
         device: torch.device,
+        on_device: int = 8 * 2**30,
     ) -> None:
         self.labels = torch.zeros(len(images), dtype=torch.long)
         if labels is not None and classes > 1:
@@ -114,7 +113,7 @@ class ImageRows:
         self.counts = counts.to(device)
         self._first = (counts.cumsum(0) - counts).to(device)
         self._host, self._there = images, None
-        if images.nbytes <= ON_DEVICE:  # copied, as a memory-mapped file may be read-only
+        if images.nbytes <= on_device:  # copied, as a memory-mapped file may be read-only
             self._there = torch.from_numpy(np.array(images)).to(device)
         self.shape = (images.shape[1], images.shape[2], images.shape[3])
 
@@ -253,9 +252,6 @@ def _running_means_kept(network: nn.Module) -> Iterator[None]:
             norm.track_running_stats = True
 
 
-LOOKED_AT = 512
-ENCODER_RATE = 2e-3
-HELD_OUT_FOR_ENERGY = 2000
 ENCODER, COST, REFINE = range(3)  # the stages
 
 
@@ -335,7 +331,7 @@ class ImageTask(Task):
     def learning_rate(self, step: int) -> float:
         """One rise and fall in each stage."""
         stage, share = self.stage(step)
-        return learning_rate(share, ENCODER_RATE if stage == ENCODER else self.settings.peak_rate)
+        return learning_rate(share, 2e-3 if stage == ENCODER else self.settings.peak_rate)
 
     def batch(self, step: int) -> Any:
         """Images for the autoencoder; for the cost, the data in each space, (classes, n, d)."""
@@ -417,30 +413,34 @@ class ImageTask(Task):
 
     def _prepared(self) -> list[View]:
         """Spaces and variances, found once the autoencoder is trained; no state of its own."""
-        if self._views is not None:
-            return self._views
+        if self._views is None:
+            self._views = self._found_views()
+        return self._views
+
+    def _found_views(self, looked_at: int = 512) -> list[View]:
+        """Spaces and variances, by so many images of each class; codes, and where to begin."""
         generator = torch.Generator(self.rows.device).manual_seed(self.settings.seed + 1)
         autoencoder = self.model.autoencoder
         if autoencoder is not None:
             autoencoder.eval().requires_grad_(False)
             if self.model.decodes:
                 self._codes = encode_all(autoencoder, self.rows)
-        rows = [self.rows.some(c, LOOKED_AT, generator) for c in range(self.classes)]
+        rows = [self.rows.some(c, looked_at, generator) for c in range(self.classes)]
         images = self.rows.images(torch.cat(rows))
         weights = torch.Generator().manual_seed(self.settings.seed + 2)
-        self._views = []
+        views = []
         for name in self.settings.spaces:
             some = images[torch.randperm(len(images), generator=generator, device=images.device)]
-            space = make_space(name, some[:LOOKED_AT], autoencoder, weights)
+            space = make_space(name, some[:looked_at], autoencoder, weights)
             with torch.no_grad():
                 found = space(images).float().split([len(own) for own in rows])
             parts = autoencoder.parts if autoencoder and name == "channels" else 1
-            self._views.append(View(space, list(found), self.settings, parts))
+            views.append(View(space, list(found), self.settings, parts))
         if self.model.is_mixture:
             means = self.model.network.means
             assert isinstance(means, Tensor)
             self._starts = self.rows.each_class(means.shape[-2], generator)
-        return self._views
+        return views
 
     @torch.no_grad()
     def _begin_at_codes(self) -> None:
@@ -464,12 +464,15 @@ class ImageTask(Task):
                 "metric": math.nan if stage == ENCODER else self.metric()}  # fmt: skip
 
     @torch.no_grad()
-    def metric(self) -> float:
-        """Energy distance of held-out images in the first space; the mean over classes."""
+    def metric(self, most: int = 2000) -> float:
+        """Energy distance of held-out images in the first space; the mean over classes.
+
+        Of so many images, at most.
+        """
         if self.held_out is None:
             return math.nan
         views = self._prepared()
-        images, labels = (None if z is None else z[:HELD_OUT_FOR_ENERGY] for z in self.held_out)
+        images, labels = (None if z is None else z[:most] for z in self.held_out)
         assert images is not None
         seen = torch.from_numpy(np.array(images)).to(self.rows.device).float() / 255
         chosen = torch.zeros(len(seen), dtype=torch.long, device=seen.device)

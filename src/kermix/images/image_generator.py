@@ -21,7 +21,7 @@ from kermix.networks.scaled import evaluating
 
 __all__ = ["ImageModel", "LabelledDraw", "PixelGenerator", "code_network"]
 
-ROWS_AT_ONCE = 4096  # draws depend on it
+ROWS_AT_ONCE = 4096  # a convention, on which draws depend
 
 
 class LabelledDraw(NamedTuple):

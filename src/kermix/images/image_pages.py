@@ -25,8 +25,6 @@ from kermix.training.loop import Row, Trainer
 
 __all__ = ["ImageFindings", "interpolate", "write_image_report", "write_report"]
 
-NEIGHBOURS = 20
-SEARCHED = 20_000
 LINES, STEPS = 6, 10
 
 
@@ -66,12 +64,23 @@ class ImageFindings:
         drawn: LabelledDraw,
         columns: Tensor | None,
         generator: torch.Generator,
+        few: int = 20,
+        searched_among: int = 20_000,
     ) -> "ImageFindings":
-        """Look at a trained model."""
+        """Look at a trained model.
+
+        Args:
+            task: Its training.
+            drawn: Samples of it.
+            columns: Classes of the samples that are shown.
+            generator: Of the choice among images.
+            few: Samples that are shown beside the nearest image, and images beside their codes'.
+            searched_among: Training images, at most, among which the nearest is looked for.
+        """
         model, rows = task.model.eval(), task.rows
-        searched = rows.images(rows.any(min(len(rows), SEARCHED), generator))
+        searched = rows.images(rows.any(min(len(rows), searched_among), generator))
         found, apart = nearest(drawn.images, searched)
-        pairs = torch.stack([drawn.images[:NEIGHBOURS], searched[found[:NEIGHBOURS]]], 1)
+        pairs = torch.stack([drawn.images[:few], searched[found[:few]]], 1)
         held = searched
         if task.held_out is not None:
             some = np.array(task.held_out[0][: len(drawn.images)])
@@ -81,8 +90,8 @@ class ImageFindings:
         again = None
         if model.autoencoder is not None:
             again = torch.stack(
-                [searched[:NEIGHBOURS],
-                 model.autoencoder.decode(model.autoencoder.encode(searched[:NEIGHBOURS]))], 1,
+                [searched[:few],
+                 model.autoencoder.decode(model.autoencoder.encode(searched[:few]))], 1,
             ).flatten(0, 1)  # fmt: skip
         return cls(
             searched[:40],

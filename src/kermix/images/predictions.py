@@ -18,8 +18,6 @@ from kermix.training.checkpoints import device_of
 
 __all__ = ["Predictions", "Unlabelled", "predictions", "read_unlabelled"]
 
-BLOCK = 1000
-
 
 class Predictions(NamedTuple):
     """A table of predicted classes.
@@ -117,37 +115,47 @@ def _decoded(
 
 
 def _rows(
-    path: Path, array: np.ndarray, shape: tuple[int, int, int], notes: list[str]
+    path: Path,
+    array: np.ndarray,
+    shape: tuple[int, int, int],
+    notes: list[str],
+    at_once: int = 1000,
 ) -> Iterator[tuple[list[str], Tensor]]:
     images = _channels_first(path, array, shape[0])
     if tuple(images.shape[2:]) != shape[1:]:
         height, width = images.shape[2:]
         notes.append(f"resized from {width} x {height} to {shape[2]} x {shape[1]} pixels")
     return (
-        ([str(i) for i in range(start, min(start + BLOCK, len(images)))],
-         _numbers(path, images[start : start + BLOCK], shape))
-        for start in range(0, len(images), BLOCK)
+        ([str(i) for i in range(start, min(start + at_once, len(images)))],
+         _numbers(path, images[start : start + at_once], shape))
+        for start in range(0, len(images), at_once)
     )  # fmt: skip
 
 
 def _channels_first(path: Path, array: np.ndarray, channels: int) -> np.ndarray:
+    """Pixels as (N, C, H, W), with one channel or as many as are wanted."""
+    images = _four_axes(path, array, channels)
+    if images.ndim != 4 or images.shape[1] not in (1, channels) or 0 in images.shape:
+        raise ShapeError(
+            f"{path}: an array of shape {images.shape}; images are (N, H, W), (N, C, H, W) or "
+            f"(N, H, W, C), here with {' or '.join(map(str, sorted({1, channels})))} channel(s)."
+        )
+    if images.dtype.kind not in "buif":
+        raise ImageError(
+            f"{path}: {images.dtype} are not pixels; expected bytes, or numbers from 0 to 1."
+        )
+    return images
+
+
+def _four_axes(path: Path, array: np.ndarray, channels: int) -> np.ndarray:
     if array.ndim == 3 and array.shape[2] in (3, 4) and array.shape[2] < array.shape[0]:
         raise ShapeError(
             f"{path}: an array of shape {array.shape} may be one image; save it as (1, H, W, C)."
         )
     if array.ndim == 3:
-        array = array[:, None]
-    elif array.ndim == 4 and array.shape[1] not in (1, channels):
-        array = array.transpose(0, 3, 1, 2)
-    if array.ndim != 4 or array.shape[1] not in (1, channels) or 0 in array.shape:
-        raise ShapeError(
-            f"{path}: an array of shape {array.shape}; images are (N, H, W), (N, C, H, W) or "
-            f"(N, H, W, C), here with {' or '.join(map(str, sorted({1, channels})))} channel(s)."
-        )
-    if array.dtype.kind not in "buif":
-        raise ImageError(
-            f"{path}: {array.dtype} are not pixels; expected bytes, or numbers from 0 to 1."
-        )
+        return array[:, None]
+    if array.ndim == 4 and array.shape[1] not in (1, channels):
+        return array.transpose(0, 3, 1, 2)
     return array
 
 

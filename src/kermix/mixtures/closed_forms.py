@@ -49,7 +49,7 @@ __all__ = [
     "slices",
 ]
 
-BLOCK_ELEMENTS = 2**20
+BLOCK_ELEMENTS = 2**20  # numbers of a block on a CPU: a convention
 
 Result = TypeVar("Result")
 ScaledSum = tuple[Tensor, Tensor]  # (m, s) stands for s * exp(m); m carries no gradient
@@ -112,8 +112,6 @@ def slices(length: int, step: int) -> list[slice]:
     return [slice(start, start + step) for start in range(0, length, step)]
 
 
-MAX_PRODUCTS = 2_000_000
-MAX_OPERATIONS = 10**12
 LOG_2PI = math.log(2 * math.pi)
 
 
@@ -311,7 +309,13 @@ def _index_blocks(
         yield torch.from_numpy(indices).to(device), torch.from_numpy(log_orders).to(device)
 
 
-def _check_power_size(components: Components, n: int, distinct: bool) -> int:
+def _check_power_size(
+    components: Components,
+    n: int,
+    distinct: bool,
+    most_products: int = 2_000_000,
+    most_operations: int = 10**12,
+) -> int:
     """Refuse a sum over tuples that cannot finish; return the numbers held for each tuple."""
     count, dim = components.means.shape[-2:]
     products = math.comb(count, n) if distinct else math.comb(count + n - 1, n)
@@ -320,11 +324,11 @@ def _check_power_size(components: Components, n: int, distinct: bool) -> int:
     operations = batch * products * elements[components.kind]
     if components.kind == "full":
         operations += batch * products * (dim**3 + n * dim * dim)
-    if products > MAX_PRODUCTS or operations > MAX_OPERATIONS:
+    if products > most_products or operations > most_operations:
         raise SizeError(
             f"n = {n} with {count} {components.kind} components in {dim} dimensions is a sum over "
             f"{products:,} products of Gaussians, about {operations:.1e} operations; at most "
-            f"{MAX_PRODUCTS:,} products and {MAX_OPERATIONS:.0e} operations are attempted. Use "
+            f"{most_products:,} products and {most_operations:.0e} operations are attempted. Use "
             "a smaller n, fewer components or a simpler kind of covariance, or estimate the "
             "integral of p^n as the mean of exp((n - 1) * p.log_prob(x)) over samples x of p."
         )

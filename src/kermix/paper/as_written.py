@@ -85,7 +85,7 @@ def run(
         small = {"width": 16, "output_width": 32, "depth": 2, "anchors_at": (0, 1), "epochs": 5}
         images, changes = images or 600, small | changes
     seeds, patches = seeds or (1 if quick else 3), patches or ((1, 3) if quick else PATCHES)
-    kept = [] if cells is None else _kept(cells / FILE)
+    kept = _kept(cells)
     if data_root is None and kept:
         rows = [_row(cell) for cell in kept]
     else:
@@ -147,9 +147,10 @@ def _images(
     return train, test
 
 
-def _kept(path: Path) -> list[dict[str, Any]]:
+def _kept(cells: Path | None) -> list[dict[str, Any]]:
     """Recorded cells; where networks of several sizes were trained, the largest."""
-    if not path.exists():
+    path = None if cells is None else cells / FILE
+    if path is None or not path.exists():
         return []
     try:
         return largest_networks(json.loads(path.read_text()))

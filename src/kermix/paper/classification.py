@@ -92,12 +92,26 @@ def run(
     if rows:
         columns = tuple(dict.fromkeys(row["column"] for row in rows))
     else:
-        data, notes = _read(data_root)
-        data = {name: (a.first(images), b.first(images)) for name, (a, b) in data.items()}
+        data, notes = _read(data_root, images)
         rows = _trained(data, columns, seeds or (1 if quick else 3), quick, changes, tick)
+    settings = {
+        "quick": quick,
+        "images": "all" if images is None else f"at most {images} of each part",
+    }
+    return _artefact(rows, columns, settings, notes, recorded(records))
+
+
+def _artefact(
+    rows: Rows,
+    columns: Sequence[str],
+    how: Mapping[str, Any],
+    notes: Sequence[str],
+    others: tuple[Recorded, list[str]],
+) -> Artefact:
+    """The table of trained networks, beside recorded ones."""
     sets = list(dict.fromkeys(row["dataset"] for row in rows))
     tested = {name: _by_column(rows, name, columns, "test") for name in sets}
-    beside, sources = recorded(records)
+    (beside, sources), quick = others, how["quick"]
     settings = _settings(sets[0], "1", quick)
     return Artefact(
         name="table-classification",
@@ -110,7 +124,7 @@ def run(
             "sets": sets, "seeds": len({row["seed"] for row in rows}), "quick": quick,
             "width": settings.width, "depth": settings.depth,
             "output width": settings.output_width,
-            "images": f"at most {images} of each part" if images else "all",
+            "images": how["images"],
             "recorded": sources, **{f"recorded: {kind}": KINDS[kind] for kind in beside},
         },
         tables={"accuracy": _table(rows, columns, beside), "cells": rows},
@@ -177,7 +191,7 @@ def _recorded_claims(beside: Recorded, sets: Sequence[str]) -> list[Claim]:
 
 
 def _read(
-    data_root: Path | None,
+    data_root: Path | None, most: int | None
 ) -> tuple[dict[str, tuple[LabelledImages, LabelledImages]], list[str]]:
     """Training and test images of each set that is there, and what is said of the others.
 
@@ -190,7 +204,7 @@ def _read(
         except (DownloadError, ImageError) as error:
             missing.append(f"{NAMES[name]} is left out: {error}")
             continue
-        found[name] = (train, test)
+        found[name] = (train.first(most), test.first(most))
     if not found:
         raise ImageError(" ".join(missing))
     return found, [*missing, *(note for train, _ in found.values() for note in train.notes)]

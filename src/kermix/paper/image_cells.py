@@ -26,14 +26,19 @@ from torch.nn import functional
 from kermix.costs.baselines import energy_distance
 from kermix.data.images.image_sets import celeba_folder
 from kermix.data.images.labelled import load_labelled
-from kermix.data.sources import load
+from kermix.data.loading import load
 from kermix.errors import ImageError, OptionError
 from kermix.evaluation.sample_distances import frechet_distance
 from kermix.images.generator_settings import ImageSettings
 from kermix.images.generator_training import ImageTask
-from kermix.images.image_quality import class_balance, neighbourhoods, predict
+from kermix.images.image_quality import (
+    accuracy,
+    class_balance,
+    fit_classifier,
+    neighbourhoods,
+    predict,
+)
 from kermix.images.spaces import RandomFeatures
-from kermix.images.train_on_synthetic import accuracy, fit_classifier
 from kermix.networks.image_networks import PlainCNN
 from kermix.paper.generation import NOISE
 from kermix.runs.provenance import environment, write_json

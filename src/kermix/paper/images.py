@@ -89,9 +89,9 @@ def run(
     variances = tuple(variances or (VARIANCES[:1] if quick else VARIANCES))
     seeds_of = _seeds_of(cells, data_root, variances, seeds or (2 if quick else 3))
     sets = tuple(seeds_of)
-    readers = {name: _Reader(name, data_root, 1000 if quick else None) for name in sets}
+    readers = _readers(sets, data_root, 1000 if quick else None)
     found = _cells(readers, _wanted(seeds_of, variances), training, cells, device, tick)
-    rows = [_row(cell) for cell in found]
+    rows = list(map(_row, found))
     return Artefact(
         name="fig-images",
         title="Images",
@@ -112,6 +112,12 @@ def run(
         claims=judged({"seeds": rows}),
         notes=_notes(readers.values()),
     )  # fmt: skip
+
+
+def _readers(
+    sets: Sequence[str], data_root: Path | None, most: int | None
+) -> dict[str, "_Reader"]:
+    return {name: _Reader(name, data_root, most) for name in sets}
 
 
 def _cells(

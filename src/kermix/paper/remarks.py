@@ -104,27 +104,7 @@ def run(
         if quick
         else GenerationTraining(seeds=3, steps=600, width=128)
     )
-    losses: dict[str, Loss] = {f"form {name}": loss for name, loss in FORMS.items()}
-    losses |= {f"v {v:g}": SVDLoss(v) for v in VARIANCES}
-    wide: dict[str, Loss] = {
-        "divided": SVDLoss(GaussianKernel(V_WIDE)),
-        "undivided": SVDLoss(GaussianKernel(V_WIDE, per_dimension=False)),
-    }
-    rows: Rows = []
-    total = training.seeds * (len(losses) + len(wide))
-    for seed in range(training.seeds):
-        for name, loss in losses.items():
-            numbers, _, _ = train(name, seed, training, loss)
-            excess = numbers["nll"] - numbers["nll of data"]
-            rows.append({"training": name, "seed": seed, "excess nll": excess,
-                         **{k: numbers[k] for k in ("modes", "good samples",
-                                                    "energy distance")}})  # fmt: skip
-            tick(len(rows) / total)
-        for name, loss in wide.items():
-            distance = _in_many_dimensions(loss, seed, training)
-            rows.append({"training": name, "seed": seed, "excess nll": None, "modes": None,
-                         "good samples": None, "energy distance": distance})  # fmt: skip
-            tick(len(rows) / total)
+    rows = _trained(training, tick)
     summary = _summary(rows)
     largest = [_largest_entries(d) for d in (2, 16, 64, 256, 1024)]
     found = formulas()
@@ -151,6 +131,32 @@ def run(
             "Gaussians, the least squared distance to the identity."
         ],
     )  # fmt: skip
+
+
+def _trained(training: GenerationTraining, tick: Tick) -> Rows:
+    """Numbers of each training and seed."""
+    losses: dict[str, Loss] = {f"form {name}": loss for name, loss in FORMS.items()}
+    losses |= {f"v {v:g}": SVDLoss(v) for v in VARIANCES}
+    wide: dict[str, Loss] = {
+        "divided": SVDLoss(GaussianKernel(V_WIDE)),
+        "undivided": SVDLoss(GaussianKernel(V_WIDE, per_dimension=False)),
+    }
+    rows: Rows = []
+    total = training.seeds * (len(losses) + len(wide))
+    for seed in range(training.seeds):
+        for name, loss in losses.items():
+            numbers, _, _ = train(name, seed, training, loss)
+            excess = numbers["nll"] - numbers["nll of data"]
+            rows.append({"training": name, "seed": seed, "excess nll": excess,
+                         **{k: numbers[k] for k in ("modes", "good samples",
+                                                    "energy distance")}})  # fmt: skip
+            tick(len(rows) / total)
+        for name, loss in wide.items():
+            distance = _in_many_dimensions(loss, seed, training)
+            rows.append({"training": name, "seed": seed, "excess nll": None, "modes": None,
+                         "good samples": None, "energy distance": distance})  # fmt: skip
+            tick(len(rows) / total)
+    return rows
 
 
 def _summary(rows: Rows) -> dict[str, dict[str, float]]:

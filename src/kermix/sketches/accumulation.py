@@ -25,7 +25,7 @@ __all__ = [
     "summed",
 ]
 
-SMALLEST_EXPONENT = -300.0  # products of two such kernels are still no subnormal numbers
+SMALLEST_EXPONENT = -300.0  # a convention: products of two such kernels are no subnormal numbers
 
 
 class FeatureSums(NamedTuple):

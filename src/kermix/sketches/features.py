@@ -42,14 +42,7 @@ __all__ = [
 
 LandmarkRule: TypeAlias = Literal["pivoted", "uniform"]
 
-# Keeps the factor well conditioned. It can only lower the kernel that the features reproduce, so
-# the residual stays a bound, and it raises the mean residual by no more than itself.
-LANDMARK_RIDGE = 1e-11
-CANDIDATES_PER_LANDMARK = 50
-SMALL_LOG_KERNEL = -30.0
-
-
-LARGEST_COORDINATE = 1e120  # its square is finite
+CANDIDATES_PER_LANDMARK = 50  # a convention
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +79,7 @@ class ColumnScale:
     def __call__(self, rows: Tensor) -> Tensor:  # (N, d) -> (N, d)
         """The rows in the units of the landmarks, differentiable."""
         points = (rows.to(self.center) - self.center) / self.spread
-        return points.clamp(-LARGEST_COORDINATE, LARGEST_COORDINATE)
+        return points.clamp(-1e120, 1e120)  # whose square is finite
 
     def to(self, device: torch.device | str) -> "ColumnScale":
         """The same on another device."""
@@ -240,7 +233,7 @@ class NystromFeatures(OfLandmarks):
         points = points if self.scale is None else self.scale(points)
         dtype = self.landmarks.dtype
         cross = scaled_gram(self.landmarks, points, self._terms, dtype, None, weights)
-        near = cross.log_scale > SMALL_LOG_KERNEL
+        near = cross.log_scale > -30.0
         matrix = cross.matrix * torch.where(near, cross.log_scale, 0.0).exp()
         log_scale = torch.where(near, 0.0, cross.log_scale)
         return torch.linalg.solve_triangular(self._factor, matrix, upper=False).mT, log_scale
@@ -455,10 +448,15 @@ def _landmark_kernel(landmarks: Tensor, terms: KernelTerms) -> Tensor:
 
 
 @torch.no_grad()
-def landmark_factor(matrix: Tensor) -> Tensor:  # (r, r) -> (r, r)
-    """Cholesky factor of the kernel between landmarks, with a ridge that makes it one."""
+def landmark_factor(matrix: Tensor, relative: float = 1e-11) -> Tensor:  # (r, r) -> (r, r)
+    """Cholesky factor of the kernel between landmarks, with a ridge that makes it one.
+
+    The ridge, relative to the diagonal, keeps the factor well conditioned. It can only lower the
+    kernel that the features reproduce, so the residual stays a bound, and it raises the mean
+    residual by no more than itself.
+    """
     unit = float(matrix.diagonal().mean())
-    ridge = LANDMARK_RIDGE * (unit if unit > 0 else 1.0)
+    ridge = relative * (unit if unit > 0 else 1.0)
     while True:
         found = torch.linalg.cholesky_ex(matrix + ridge * _eye(matrix))
         if int(found.info) == 0:

@@ -16,13 +16,12 @@ from kermix.linalg.cholesky import solve_dtype
 
 __all__ = ["random_pivots", "recognized", "row_keys"]
 
-SEED = 15  # of the multipliers: keys are kept in files, so it must never change
-
 
 @torch.no_grad()
 def row_keys(rows: Tensor) -> Tensor:  # (N, d) -> (N,)
     """32-bit hashes of rows; equal for equal numbers, whatever their dtype."""
-    generator = torch.Generator().manual_seed(SEED)
+    # Keys are kept in files, so the multipliers must never change.
+    generator = torch.Generator().manual_seed(15)
     factors = torch.randint(-(2**62), 2**62, (rows.shape[1],), generator=generator) | 1
     found = []
     for part in rows.detach().cpu().split(rows_at_once(rows.shape[1], 2**20)):
@@ -43,10 +42,6 @@ def recognized(keys: Tensor, rows: Tensor) -> Tensor:  # (K,) sorted, (N, d) -> 
     return (known[places] == asked).nonzero().squeeze(-1).to(rows.device)
 
 
-BLOCK = 128
-SMALLEST_RESIDUAL = 1e-12
-
-
 @torch.no_grad()
 def random_pivots(
     points: Tensor,  # (N, d)
@@ -54,6 +49,8 @@ def random_pivots(
     rank: int,
     tolerance: float | None,
     generator: torch.Generator,
+    proposals: int = 128,
+    smallest: float = 1e-12,
 ) -> Tensor:  # (at most rank,)
     """Indices of landmarks by randomly pivoted Cholesky, in blocks.
 
@@ -68,6 +65,8 @@ def random_pivots(
         rank: How many to choose at most.
         tolerance: Stop when the mean residual is below this.
         generator: Source of the draws, on the CPU.
+        proposals: Pivots of a block, which draws depend on.
+        smallest: A residual that is rounding.
     """
     dtype = solve_dtype(points.device)
     n = len(points)
@@ -76,13 +75,14 @@ def random_pivots(
     chosen = torch.empty(0, dtype=torch.long)
     while len(chosen) < rank:
         total = float(residual.sum())
-        if total <= n * max(tolerance or 0.0, SMALLEST_RESIDUAL):
+        if total <= n * max(tolerance or 0.0, smallest):
             break
-        proposed = _draw(residual, generator)
+        proposed = _draw(residual, proposals, generator)
         at = proposed.to(points.device)
         done = factor[:, : len(chosen)]
         block = kernel_matrix(points[at], points[at], terms, dtype) - done[at] @ done[at].mT
-        kept, lower = _accept(block.cpu(), residual[at].cpu(), generator, rank - len(chosen))
+        diagonal, left = residual[at].cpu(), rank - len(chosen)
+        kept, lower = _accept(block.cpu(), diagonal, generator, left, smallest)
         if not len(kept):
             residual[at] = 0  # what was proposed is represented up to rounding
             continue
@@ -96,16 +96,20 @@ def random_pivots(
     return chosen.to(points.device)
 
 
-def _draw(residual: Tensor, generator: torch.Generator) -> Tensor:
+def _draw(residual: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """Indices in proportion to the residual, by inversion: repeats are allowed."""
     cumulative = residual.cumsum(0)
-    uniform = torch.rand(BLOCK, generator=generator, dtype=torch.float64)
+    uniform = torch.rand(count, generator=generator, dtype=torch.float64)
     levels = uniform.to(cumulative) * cumulative[-1]
     return torch.searchsorted(cumulative, levels).clamp(max=len(residual) - 1).cpu()
 
 
 def _accept(
-    block: Tensor, proposed_with: Tensor, generator: torch.Generator, most: int
+    block: Tensor,
+    proposed_with: Tensor,
+    generator: torch.Generator,
+    most: int,
+    smallest: float,
 ) -> tuple[Tensor, Tensor]:
     """Which proposals of a block are kept, and the Cholesky factor of the kernel between them."""
     matrix, diagonal = block.numpy().copy(), proposed_with.numpy()
@@ -115,7 +119,7 @@ def _accept(
     for i in range(len(matrix)):
         if len(kept) == most:
             break
-        if left[i] <= SMALLEST_RESIDUAL or uniform[i] * diagonal[i] >= left[i]:
+        if left[i] <= smallest or uniform[i] * diagonal[i] >= left[i]:
             continue
         column = matrix[i:, i] / left[i] ** 0.5
         matrix[i:, i:] -= column[:, None] * column[None, :]

@@ -44,7 +44,7 @@ __all__ = [
     "write_sketch",
 ]
 
-ROUNDING = 8.0  # roundings of a moment, relative to its trace
+ROUNDING = 8.0  # roundings of a moment, relative to its trace: a convention
 
 
 class Moments(NamedTuple):
@@ -135,7 +135,7 @@ def check_same_columns(a: Origin | None, b: Origin | None) -> None:
         )
 
 
-ROWS_AT_A_TIME = 16384  # sums depend on it
+ROWS_AT_A_TIME = 16384  # a convention, on which sums depend
 SUMS = ("_total", "_first", "_second", "_residual")
 APART = "apart"
 
@@ -279,14 +279,17 @@ class Sketch:
         except DAMAGES as error:
             raise SketchError(f"{path}: damaged ({error}).") from None
         for name, value, other in zip(SUMS, found, held, strict=True):
-            blank = getattr(sketch, name)
-            parts = [value] if other is None else [value, other]
-            if any((p.shape, p.dtype) != (blank.shape, blank.dtype) for p in parts):
+            if not sketch._takes(name, value, other):
                 raise SketchError(f"{path}: its parts are inconsistent.")
             setattr(sketch, name, value)
         known = [other for other in held if other is not None]
         sketch.apart = FeatureSums(*known) if len(known) == len(SUMS) else None
         return sketch
+
+    def _takes(self, name: str, *parts: Tensor | None) -> bool:
+        """Whether these could be the sums of that name."""
+        blank = getattr(self, name)
+        return all(p is None or (p.shape, p.dtype) == (blank.shape, blank.dtype) for p in parts)
 
     def _check(self, batch: Tensor) -> None:
         check_samples("batch", batch)

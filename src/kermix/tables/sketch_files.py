@@ -7,20 +7,20 @@ tree.
 import logging
 import pkgutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.checks import check_option
-from kermix.data.readers.common import Reading
-from kermix.data.readers.formats import Batch, Part
+from kermix.checks import check_option, with_options
+from kermix.data.readers.common import AS_FOUND, Reading, ReadingOptions, reading_of
+from kermix.data.readers.parts import Batch, Part
 from kermix.data.readers.reading import Files, open_files
 from kermix.data.schema.mixed_rows import MixedRows
 from kermix.environment import __version__
@@ -109,7 +109,6 @@ def absolute(part: Part) -> Part:
     return replace(part, address=str(Path(part.address).absolute()))
 
 
-MERGED_AT_ONCE = 8
 SECONDS_TO_CONNECT = 10
 
 
@@ -164,11 +163,11 @@ def sketch_on_cluster(
     return sums._replace(counts={names[n]: count for n, count in sums.counts.items()})
 
 
-def _merged_in_a_tree(client: Any, level: list[Any], name: str) -> Any:
+def _merged_in_a_tree(client: Any, level: list[Any], name: str, together: int = 8) -> Any:
     """The future of all sums; those of a single part are merged too, as parts are released."""
     depth = 0
     while depth == 0 or len(level) > 1:
-        groups = [level[k : k + MERGED_AT_ONCE] for k in range(0, len(level), MERGED_AT_ONCE)]
+        groups = [level[k : k + together] for k in range(0, len(level), together)]
         level = [
             client.submit(_merged, group, key=f"{name}-merge-{depth}-{k}")
             for k, group in enumerate(groups)
@@ -260,34 +259,29 @@ def _distributed() -> Any:
 
 Engine: TypeAlias = Literal["local", "dask"]
 
-RANK = 256
-TOLERANCE = 1e-4
-STANDARDIZE_BEYOND = 10.0
+
+class SketchOptions(ReadingOptions, total=False):
+    """What rarely needs to be said of a sketch of files."""
+
+    engine: Engine
+    scheduler: str | None
+    workers: int | None
+    started: Callable[[Files, NystromFeatures], None]
+    tick: Tick
 
 
+@with_options(SketchOptions, **AS_FOUND, engine="local", scheduler=None, workers=None,
+              started=lambda files, features: None, tick=lambda size: None)  # fmt: skip
 def sketch_files(
     sources: str | Path | Sequence[str | Path],
     *,
     variance: float | Sequence[float] | Literal["auto"] = "auto",
     rank: int | None = None,
     tolerance: float | None = None,
-    columns: Sequence[str] | None = None,
-    exclude: Sequence[str] = (),
-    kinds: Mapping[str, str] | None = None,
-    delimiter: str | None = None,
-    decimal: str | None = None,
-    encoding: str | None = None,
-    header: bool | None = None,
-    missing: Sequence[str] = (),
-    sheet: str | None = None,
     standardize: bool | Literal["auto"] = "auto",
     landmarks_from: Sketch | str | Path | None = None,
-    engine: Engine = "local",
-    scheduler: str | None = None,
-    workers: int | None = None,
     seed: int = 0,
-    started: Callable[[Files, NystromFeatures], None] = lambda files, features: None,
-    tick: Tick = lambda size: None,
+    **options: Unpack[SketchOptions],
 ) -> Sketch:
     """Sketch the rows of many or large files, reading them once, batch by batch.
 
@@ -310,6 +304,11 @@ def sketch_files(
             several whose kernels are averaged, or `"auto"`, the median rule.
         rank: Maximum number of landmarks; 256 by default.
         tolerance: Fewer landmarks are used if their residual is below this; 1e-4 by default.
+        standardize: Whether columns are divided by their standard deviations; `"auto"` does so
+            when these differ more than tenfold.
+        landmarks_from: A sketch, or its file, whose landmarks, kernel, columns and scales are
+            used.
+        seed: Seed of the sample and the landmarks.
         columns: Columns to use; by default all.
         exclude: Columns to ignore.
         kinds: Kinds of columns by name, to override the detected ones; see `kermix.Schema.infer`.
@@ -319,14 +318,9 @@ def sketch_files(
         header: Whether the first line of text files holds column names; detected by default.
         missing: Cells that stand for a missing value, beside empty ones, NA and the like.
         sheet: Sheet of Excel files; by default that with most cells.
-        standardize: Whether columns are divided by their standard deviations; `"auto"` does so
-            when these differ more than tenfold.
-        landmarks_from: A sketch, or its file, whose landmarks, kernel, columns and scales are
-            used.
         engine: `"local"`, this process, or `"dask"`, which needs `kermix[dask]`.
         scheduler: Address of a Dask scheduler; by default a cluster on this machine is started.
         workers: Number of processes of that cluster; by default one per core.
-        seed: Seed of the sample and the landmarks.
         started: Called once when the files are known and reading begins.
         tick: Called repeatedly with the number of bytes read.
 
@@ -343,21 +337,17 @@ def sketch_files(
         >>> folder.cleanup()
     """
     named = [str(s) for s in ([sources] if isinstance(sources, str | Path) else sources)]
-    reading = Reading(
-        None if columns is None else tuple(columns), tuple(exclude), dict(kinds or {}),
-        delimiter, decimal, encoding, header, tuple(missing), sheet,
-    )  # fmt: skip
+    reading = reading_of(options)
     choice = FeatureChoice(variance, rank, tolerance, standardize, seed)
-    summation = Summation(engine, scheduler, workers, started, tick)
+    summation = Summation(
+        options["engine"], options["scheduler"], options["workers"], options["started"],
+        options["tick"],
+    )  # fmt: skip
     summation.check()
     if landmarks_from is None:
         read = _read_anew(named, reading, choice, summation)
     else:
-        if choice != FeatureChoice(seed=seed):
-            raise OptionError(
-                "variance, rank, tolerance and standardize come from the sketch given as "
-                "landmarks_from; omit them."
-            )
+        choice.check_omitted()
         read = _read_alike(_known(landmarks_from), named, reading, summation)
     files, sums = read.files, read.sums
     sketch = Sketch(read.features).add_sums(sums.sums, int(sums.sums.total), sums.apart)
@@ -381,16 +371,22 @@ class FeatureChoice:
     standardize: bool | Literal["auto"] = "auto"
     seed: int = 0
 
-    def of_numbers(self, files: Files) -> NystromFeatures:
-        """From a sample of files of numbers."""
+    def check_omitted(self) -> None:
+        """Refuse what is said beside a sketch that decides it."""
+        if self != FeatureChoice(seed=self.seed):
+            raise OptionError(
+                "variance, rank, tolerance and standardize come from the sketch given as "
+                "landmarks_from; omit them."
+            )
+
+    def of_numbers(self, files: Files, unequal: float = 10.0) -> NystromFeatures:
+        """From a sample of files of numbers, divided by their spreads if these are unequal."""
         sample = torch.from_numpy(_sample(files, order_of_rows(self.seed))).double()
         spread, center = sample.std(0, correction=0), sample.mean(0)
         positive = spread[spread > 0]
         standardize = self.standardize
         if standardize == "auto":
-            standardize = len(positive) > 1 and bool(
-                positive.max() > STANDARDIZE_BEYOND * positive.min()
-            )
+            standardize = len(positive) > 1 and bool(positive.max() > unequal * positive.min())
         scale = ColumnScale(center, torch.where(spread > 0, spread, 1.0)) if standardize else None
         points = sample if scale is None else scale(sample)
         return self._of(points, None, sample, scale)
@@ -407,8 +403,8 @@ class FeatureChoice:
         features = nystrom_features(
             points,
             mixed_kernel(points, layout, [float(v) for v in kernel.v_p]),
-            rank=RANK if self.rank is None else self.rank,
-            tolerance=TOLERANCE if self.tolerance is None else self.tolerance,
+            rank=256 if self.rank is None else self.rank,
+            tolerance=1e-4 if self.tolerance is None else self.tolerance,
             seed=self.seed,
         )
         return replace(features, scale=scale, chosen_from=row_keys(sample).unique())

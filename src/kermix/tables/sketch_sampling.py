@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from kermix.data.readers.common import Reading, load_pyarrow
-from kermix.data.readers.formats import Part
+from kermix.data.readers.parts import Part
 from kermix.data.readers.reading import Files, open_files
 from kermix.data.schema.mixed_rows import MixedRows
 from kermix.data.schema.schema import Schema
@@ -22,9 +22,7 @@ from kermix.errors import OptionError, SampleError, TableError
 __all__ = ["order_of_rows", "sampled", "typed_sample"]
 
 SAMPLE = 20_000
-PIECES = 32
 READ_WHOLE_BELOW = 2**25  # bytes of files of which a sample may be drawn by reading all of them
-FEW_ROWS = 100
 
 Rows = TypeVar("Rows")
 
@@ -44,6 +42,7 @@ def sampled(
     rows_of: Callable[[Part], Iterable[Rows]],
     join: Callable[[list[Rows]], Rows],
     take: Callable[[Rows, np.ndarray], Rows],
+    few: int = 100,
 ) -> Rows:
     """Rows drawn at random: at most half of all, unless these are few. Tests leave them out.
 
@@ -53,30 +52,37 @@ def sampled(
         rows_of: Some rows of a part after the other.
         join: Puts rows together.
         take: Rows by their numbers.
+        few: Fewer rows than these are all taken.
     """
     if files.size <= READ_WHOLE_BELOW:
         whole: Reservoir[Rows] = Reservoir(SAMPLE, generator, join, take)
         for part in files.parts:
-            for rows in rows_of(part):
-                whole.add(rows)
-        found = [whole.drawn(few=FEW_ROWS)]
-        seen = whole.seen
+            whole.add_all(rows_of(part))
+        found, seen = [whole.drawn(few)], whole.seen
     else:
-        sizes = np.array([part.size for part in files.parts], dtype=float)
-        drawn = generator.choice(len(sizes), PIECES, p=sizes / sizes.sum())
-        # A part that cannot be divided, drawn several times, is read once.
-        pieces = Counter(files.parts[k].piece(generator) for k in drawn)
         found, seen = [], 0
-        for piece, times in pieces.items():
-            some: Reservoir[Rows] = Reservoir(times * -(-SAMPLE // PIECES), generator, join, take)
-            for rows in rows_of(piece):
-                some.add(rows)
+        for piece, count in _random_pieces(files, generator).items():
+            some: Reservoir[Rows] = Reservoir(count, generator, join, take)
+            some.add_all(rows_of(piece))
             seen += some.seen
             found.append(some.drawn())
     kept = [rows for rows in found if rows is not None]
     if not kept:
         raise SampleError(f"{files.addresses[0]}: no complete row was found among {seen}.")
     return join(kept)
+
+
+def _random_pieces(
+    files: Files, generator: np.random.Generator, count: int = 32
+) -> dict[Part, int]:
+    """Pieces from all over the files, and how many rows are drawn of each.
+
+    A part that cannot be divided, drawn several times, is read once.
+    """
+    sizes = np.array([part.size for part in files.parts], dtype=float)
+    drawn = generator.choice(len(sizes), count, p=sizes / sizes.sum())
+    pieces = Counter(files.parts[k].piece(generator) for k in drawn)
+    return {piece: times * -(-SAMPLE // count) for piece, times in pieces.items()}
 
 
 class Reservoir(Generic[Rows]):
@@ -93,6 +99,11 @@ class Reservoir(Generic[Rows]):
         self.rows: Rows | None = None
         self.keys = np.empty(0)
         self.seen = 0
+
+    def add_all(self, several: Iterable[Rows]) -> None:
+        """See some rows after the other."""
+        for rows in several:
+            self.add(rows)
 
     def add(self, rows: Rows) -> None:
         """See some more rows."""
@@ -130,25 +141,35 @@ def typed_sample(
     """
     typed = open_files(sources, reading.columns, True, reading)
     kept = _kept_columns(typed, reading)
-    chosen = kept if reading.columns or reading.exclude else None
-    arrays = any(address.lower().endswith(".npy") for address in typed.addresses)
-    if not arrays or gaps:
+    table = None
+    if gaps or not _has_arrays(typed):
         if reading.exclude:
             typed = open_files(sources, kept, True, reading)
         table = _drawn(typed, order_of_rows(seed))
-        if gaps or reading.kinds or typed.others or _gaps(table):
-            if standardize is False:
-                raise OptionError(
-                    "standardize=False: numbers in tables with categories or missing values must "
-                    "be scaled to be comparable with codes; remove it, or select only numeric "
-                    "columns."
-                )
-            maker, rows = _mixed(typed, table, reading)
-            files = open_files(sources, maker.column_names, True, reading)
-            again = ("read again: values are missing, and the sample missed none.",)
-            notes = (*files.notes, *(again if gaps else ()), *maker.schema.notes())
-            return replace(files, notes=notes), maker, rows
-    return open_files(sources, chosen, reading=reading), None, torch.empty(0, 0)
+    if table is None or not (gaps or _are_mixed(typed, table, reading)):
+        files = open_files(sources, _named(kept, reading), reading=reading)
+        return files, None, torch.empty(0, 0)
+    if standardize is False:
+        raise OptionError(
+            "standardize=False: numbers in tables with categories or missing values must be "
+            "scaled to be comparable with codes; remove it, or select only numeric columns."
+        )
+    maker, rows = _mixed(typed, table, reading)
+    files = open_files(sources, maker.column_names, True, reading)
+    notes = maker.schema.notes()
+    if gaps:
+        notes = ["read again: values are missing, and the sample missed none.", *notes]
+    return replace(files, notes=(*files.notes, *notes)), maker, rows
+
+
+def _named(kept: list[str], reading: Reading) -> list[str] | None:
+    """The columns, if somebody has said which; else those that hold numbers are used."""
+    return kept if reading.columns or reading.exclude else None
+
+
+def _has_arrays(files: Files) -> bool:
+    """Whether a file is an array of NumPy, which has nothing but numbers."""
+    return any(address.lower().endswith(".npy") for address in files.addresses)
 
 
 def _kept_columns(typed: Files, reading: Reading) -> list[str]:
@@ -178,11 +199,12 @@ def _mixed(typed: Files, table: Any, reading: Reading) -> tuple[MixedRows, Tenso
     return maker, maker(encoded)
 
 
-def _gaps(table: Any) -> bool:
+def _are_mixed(typed: Files, table: Any, reading: Reading) -> bool:
+    """Whether there are more than numbers, or a sample has gaps."""
     from pyarrow import compute
 
     types = load_pyarrow().types
-    return any(
+    return bool(reading.kinds or typed.others) or any(
         c.null_count or (types.is_floating(c.type) and compute.any(compute.is_nan(c)).as_py())
         for c in table.columns
     )

@@ -30,7 +30,7 @@ from kermix.linalg.cholesky import shrunk
 from kermix.mixtures.mixture import InnerProducts, log_scalar_cost
 from kermix.sketches.accumulation import NystromSums
 from kermix.sketches.features import nystrom_features
-from kermix.sketches.principal import TOLERANCE, PrincipalFeatures, principal_features
+from kermix.sketches.kernel_features import TOLERANCE, PrincipalFeatures, principal_features
 from kermix.two_sample.permutation import Blocks, ExchangeableUnits, StatisticValues
 
 __all__ = [

@@ -25,7 +25,7 @@ from kermix.kernels.gaussian import GaussianKernel, choose_variance, mixed_kerne
 from kermix.kernels.gram import gram
 from kermix.kernels.others import AnyKernel, PointKernel, as_point_kernel
 from kermix.linalg.cholesky import checked_ridge, solve_dtype
-from kermix.sketches.principal import NEGLIGIBLE
+from kermix.sketches.kernel_features import NEGLIGIBLE
 from kermix.two_sample.aggregate import AggregateTest, aggregate_rows
 from kermix.two_sample.cost_statistics import (
     COST_RIDGE,

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from kermix.kernels.distances import Layout, mismatches, numbers_of, squared_distances
 from kermix.kernels.subsets import distinct_rows, symmetric_subset
-from kermix.sketches.principal import NEGLIGIBLE, CenteredBasis
+from kermix.sketches.kernel_features import NEGLIGIBLE, CenteredBasis
 from kermix.two_sample.column_scores import MiddleRanks
 from kermix.two_sample.permutation import ExchangeableUnits, StatisticValues, evidence
 

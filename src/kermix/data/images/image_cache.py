@@ -17,9 +17,7 @@ import shutil
 import struct
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -51,12 +49,6 @@ __all__ = [
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 SIXTEEN_BITS = ("I", "I;16", "I;16L", "I;16B", "I;16N")
 GREY = ("1", "L", "LA", "La", "F", *SIXTEEN_BITS)
-SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that exchange width and height
-ORIENTATION = 0x0112
-BLOCK = 64  # pictures handed to a worker at a time
-AHEAD = 4  # blocks read ahead for each worker
-WORKER_SECONDS = 2.0  # what starting one costs
-BAR_SECONDS = 2.0  # before a progress bar appears
 
 Content: TypeAlias = Path | bytes  # a picture in a file, or already read
 
@@ -99,7 +91,8 @@ def probe(content: Content) -> tuple[int, int, int]:
     with _open(content) as picture:
         width, height = picture.size
         # A PNG's own method would decode all of it.
-        if _pillow().Image.getexif(picture).get(ORIENTATION) in SIDEWAYS:
+        tags = _pillow().Image.getexif(picture)
+        if tags.get(_needed("PIL.ExifTags").Base.Orientation) in (5, 6, 7, 8):  # sideways
             width, height = height, width
         return (1 if picture.mode in GREY else 3), height, width
 
@@ -141,7 +134,7 @@ def decode_all(
         workers: How many processes; by default as many as are worth their start. One: this
             process does it.
     """
-    options = {"desc": "decoding", "unit": " pictures", "delay": BAR_SECONDS, "leave": False}
+    options = {"desc": "decoding", "unit": " pictures", "delay": 2.0, "leave": False}
     with _needed("tqdm").tqdm(total=count, disable=None, **options) as bar:
         for block in _decode_blocks(pictures, count, form, workers):
             bar.update(len(block.kept) + len(block.damaged))
@@ -149,46 +142,46 @@ def decode_all(
 
 
 def _decode_blocks(
-    pictures: Iterable[tuple[str, Content]], count: int, form: Form, workers: int | None
+    pictures: Iterable[tuple[str, Content]],
+    count: int,
+    form: Form,
+    workers: int | None,
+    start_seconds: float = 2.0,
 ) -> Iterator[Decoded]:
+    """The same without a bar, by as many processes as save more than their start takes."""
     blocks = _blocks(iter(pictures))
     if workers is None:
         start, block = next(blocks)
         began = time.perf_counter()
         yield _decode_block(start, block, form)
         rest = (time.perf_counter() - began) * (count / len(block) - 1)
-        workers = max(1, min(_cores(), int(rest / WORKER_SECONDS)))
+        workers = max(1, min(_cores(), int(rest / start_seconds)))
     if workers == 1:
         for start, block in blocks:
             yield _decode_block(start, block, form)
         return
     # Unlike the standard library's, these processes neither fork this one, which may run threads
     # or hold a GPU, nor import the user's script again.
-    loky = _needed("joblib.externals.loky")
-    waiting: deque[Future[Decoded]] = deque()
-    with loky.ProcessPoolExecutor(max_workers=workers) as pool:
-        try:
-            for start, block in blocks:
-                waiting.append(pool.submit(_decode_block, start, block, form))
-                if len(waiting) > AHEAD * workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        except loky.BrokenProcessPool:
-            raise ImageError(
-                "A process that decodes images was killed, most likely for lack of memory; try "
-                "again with workers=1."
-            ) from None
-        finally:
-            for future in waiting:
-                future.cancel()
+    joblib = _needed("joblib")
+    decode_in_turn = joblib.Parallel(
+        workers, return_as="generator", batch_size=1, pre_dispatch="4 * n_jobs", mmap_mode=None
+    )
+    try:
+        yield from decode_in_turn(
+            joblib.delayed(_decode_block)(start, block, form) for start, block in blocks
+        )
+    except _needed("joblib.externals.loky").BrokenProcessPool:
+        raise ImageError(
+            "A process that decodes images was killed, most likely for lack of memory; try "
+            "again with workers=1."
+        ) from None
 
 
 def _blocks(
-    pictures: Iterator[tuple[str, Content]],
+    pictures: Iterator[tuple[str, Content]], size: int = 64
 ) -> Iterator[tuple[int, list[tuple[str, Content]]]]:
     start = 0
-    while block := list(islice(pictures, BLOCK)):
+    while block := list(islice(pictures, size)):
         yield start, block
         start += len(block)
 
@@ -256,8 +249,6 @@ def _needed(module: str) -> Any:
 
 VERSION = 1  # of the decoding: raised when the same pictures give other numbers
 ARRAYS = ("images.npy", "labels.npy")
-FORGOTTEN = 24 * 3600.0  # seconds after which what a killed process left is removed
-WORTH_KEEPING = 2**24  # bytes; less is decoded in a moment, and kept only where a cache was named
 
 
 @dataclass(frozen=True)
@@ -315,7 +306,9 @@ def fingerprint(root: Path, files: Iterable[Path], *options: object) -> str:
     return digest.hexdigest()[:20]
 
 
-def prepared(name: str, plan: Callable[[], Plan], cache: Path | None) -> Prepared:
+def prepared(
+    name: str, plan: Callable[[], Plan], cache: Path | None, worth_keeping: int = 2**24
+) -> Prepared:
     """Images from the cache, or decoded now and kept there.
 
     Where the cache cannot be written, or the disk is full, they stay in memory and a note says so.
@@ -324,6 +317,7 @@ def prepared(name: str, plan: Callable[[], Plan], cache: Path | None) -> Prepare
         name: Of the entry, with the fingerprint of the source.
         plan: Looks at the pictures and says how to decode them; not called if the entry exists.
         cache: The folder; by default `cache_folder`, and only for what takes some time.
+        worth_keeping: From so many bytes on; less is decoded in a moment.
     """
     folder = cache_folder() if cache is None else cache
     entry = folder / name
@@ -332,7 +326,7 @@ def prepared(name: str, plan: Callable[[], Plan], cache: Path | None) -> Prepare
         return found
     chosen = plan()
     size = math.prod(chosen.shape)
-    if cache is None and size < WORTH_KEEPING:
+    if cache is None and size < worth_keeping:
         return _in_memory(chosen)
     try:
         with _temporary(folder, name) as temporary:
@@ -358,11 +352,12 @@ def _in_memory(plan: Plan, *notes: str) -> Prepared:
 
 
 @contextmanager
-def _temporary(folder: Path, name: str) -> Iterator[Path]:
+def _temporary(folder: Path, name: str, forgotten: float = 24 * 3600.0) -> Iterator[Path]:
+    """A folder for an entry; what a killed process left so many seconds ago is removed."""
     folder.mkdir(parents=True, exist_ok=True)
     for left in folder.glob(f"{glob.escape(name)}.*.part"):
         with suppress(FileNotFoundError):  # another process may have just finished with it
-            if time.time() - left.stat().st_mtime > FORGOTTEN:
+            if time.time() - left.stat().st_mtime > forgotten:
                 shutil.rmtree(left, ignore_errors=True)
     # Not made by tempfile, whose folders other users of a common cache cannot read.
     temporary = folder / f"{name}.{uuid.uuid4().hex}.part"

@@ -34,8 +34,6 @@ __all__ = [
 ]
 
 TEST_NAMES = ("test", "val", "valid", "validation")
-TEST_SHARE = 5  # one picture of this many, where no test folder was made
-NAMED = 5  # damaged pictures named in a note
 
 
 @dataclass(frozen=True)
@@ -69,20 +67,28 @@ def read_class_folders(folder: Path) -> ClassFolders:
     becomes the test set, chosen by the pictures' names and so always the same.
     """
     parts = part_folders(folder)
-    if parts is not None:
-        train_classes, test_classes = (_classes(part) for part in parts)
-        classes = tuple(train_classes)
-        unknown = [c for c in test_classes if c not in train_classes]
-        if unknown:
-            raise ImageError(
-                f"{parts[1] / unknown[0]}: a class without a folder in {parts[0]}; the classes "
-                f"there are {', '.join(classes)}."
-            )
-        return ClassFolders(
-            classes,
-            [(file, i) for i, c in enumerate(classes) for file in train_classes[c]],
-            [(file, i) for i, c in enumerate(classes) for file in test_classes.get(c, [])],
+    return _with_held_out(folder) if parts is None else _with_test_folder(*parts)
+
+
+def _with_test_folder(train: Path, test: Path) -> ClassFolders:
+    """The classes of two folders, those of the test among those of the training."""
+    train_classes, test_classes = _classes(train), _classes(test)
+    classes = tuple(train_classes)
+    unknown = [c for c in test_classes if c not in train_classes]
+    if unknown:
+        raise ImageError(
+            f"{test / unknown[0]}: a class without a folder in {train}; the classes there are "
+            f"{', '.join(classes)}."
         )
+    return ClassFolders(
+        classes,
+        [(file, i) for i, c in enumerate(classes) for file in train_classes[c]],
+        [(file, i) for i, c in enumerate(classes) for file in test_classes.get(c, [])],
+    )
+
+
+def _with_held_out(folder: Path) -> ClassFolders:
+    """The classes of a folder, a fifth of each for the test."""
     found = _classes(folder)
     kept: list[tuple[Path, int]] = []
     held: list[tuple[Path, int]] = []
@@ -110,7 +116,7 @@ def part_folders(folder: Path) -> tuple[Path, Path] | None:
 
 def held_out(files: Sequence[Path]) -> set[Path]:
     """A fifth of the pictures, chosen by their names and so always the same."""
-    return set(sorted(files, key=_shuffled)[: round(len(files) / TEST_SHARE)])
+    return set(sorted(files, key=_shuffled)[: round(len(files) / 5)])
 
 
 def prepare_files(
@@ -120,8 +126,7 @@ def prepare_files(
     labels: Sequence[int] | None = None,
     *,
     together: Sequence[Path] | None = None,
-    size: int | None = None,
-    form: Form | None = None,
+    form: Form | int | None = None,
     cache: Path | None = None,
     workers: int | None = None,
 ) -> Prepared:
@@ -133,15 +138,15 @@ def prepare_files(
         files: What to decode.
         labels: One for each file; by default its place.
         together: The pictures that decide on the common form; by default the files themselves.
-        size: Side in pixels; by default the most common size of the pictures.
-        form: What to bring them to, whatever they are.
+        form: What to bring them to, or the side in pixels; by default the most common size.
         cache: See `kermix.data.images.image_cache.prepared`.
         workers: See `kermix.data.images.image_cache.decode_all`.
     """
     deciding = files if together is None else together
+    whole, size = (form, None) if isinstance(form, Form) else (None, form)
 
     def plan() -> Plan:
-        chosen, notes = _common_form(root, deciding, size) if form is None else (form, ())
+        chosen, notes = _common_form(root, deciding, size) if whole is None else (whole, ())
         named = [(file.relative_to(root).as_posix(), file) for file in files]
         return Plan(
             (len(files), chosen.channels, chosen.height, chosen.width),
@@ -150,20 +155,20 @@ def prepare_files(
             notes,
         )
 
-    digest = fingerprint(root, [*files, *deciding], len(files), labels, size, form)
+    digest = fingerprint(root, [*files, *deciding], len(files), labels, size, whole)
     result = prepared(f"{name}-{digest}", plan, cache)
     if not len(result.images):
         raise ImageError(f"{root}: no image could be read; the first is {result.damaged[0]}.")
     return result
 
 
-def damage_note(name: str, found: Prepared) -> tuple[str, ...]:
-    """A sentence that counts and names the pictures that were skipped, if there are any."""
+def damage_note(name: str, found: Prepared, most: int = 5) -> tuple[str, ...]:
+    """A sentence that counts the pictures that were skipped, if any, and names the first."""
     if not found.damaged:
         return ()
     total = len(found.images) + len(found.damaged)
-    listed = ", ".join(found.damaged[:NAMED])
-    more = len(found.damaged) - NAMED
+    listed = ", ".join(found.damaged[:most])
+    more = len(found.damaged) - most
     listed += f" and {more} more" if more > 0 else ""
     count = f"{len(found.damaged)} of {total} pictures"
     return (f"{name}: {count} are damaged and were skipped: {listed}.",)

@@ -31,8 +31,6 @@ from kermix.errors import ImageError, OptionError
 
 __all__ = [
     "CLASSES",
-    "CROP",
-    "SIZE",
     "Faces",
     "is_idx",
     "read_binary_archive",
@@ -53,14 +51,7 @@ def is_idx(path: Path) -> bool:
 
 def read_idx_array(path: Path) -> np.ndarray:
     """The numbers of an IDX file, packed with gzip or not, in the type and shape it names."""
-    try:
-        data = path.read_bytes()
-        if data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
-    except FileNotFoundError:
-        raise ImageError(f"{path}: there is no such file.") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise ImageError(f"{path}: cannot be read ({error}).") from None
+    data = _unpacked(path)
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in TYPES:
         raise ImageError(f"{path}: not an IDX file; its first bytes are {data[:4].hex(' ')}.")
     kind, axes = np.dtype(TYPES[data[2]]), data[3]
@@ -75,13 +66,23 @@ def read_idx_array(path: Path) -> np.ndarray:
     return np.frombuffer(data, kind, offset=start).reshape(sizes)
 
 
+def _unpacked(path: Path) -> bytes:
+    """The content of a file that may be packed with gzip."""
+    try:
+        data = path.read_bytes()
+        return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+    except FileNotFoundError:
+        raise ImageError(f"{path}: there is no such file.") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise ImageError(f"{path}: cannot be read ({error}).") from None
+
+
 CLASSES = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
 )  # fmt: skip
 SIDE = 32
-RECORD = 1 + 3 * SIDE * SIDE  # the label, then red, green and blue
 BATCHES = {
-    "train": tuple(f"data_batch_{i}.bin" for i in range(1, 6)),
+    "train": tuple(f"data_batch_{i}.bin" for i in "12345"),
     "test": ("test_batch.bin",),
 }
 
@@ -170,29 +171,28 @@ def _archived(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _records(contents: list[tuple[str, bytes]]) -> tuple[np.ndarray, np.ndarray]:
+    size = 1 + 3 * SIDE * SIDE  # the label, then red, green and blue
     for name, data in contents:
-        if not data or len(data) % RECORD:
+        if not data or len(data) % size:
             raise ImageError(
-                f"{name}: damaged; {len(data)} bytes are not a multiple of the {RECORD} bytes of "
+                f"{name}: damaged; {len(data)} bytes are not a multiple of the {size} bytes of "
                 "an image. Download it again."
             )
-        largest = max(data[::RECORD])
+        largest = max(data[::size])
         if largest >= len(CLASSES):
             raise ImageError(f"{name}: not from CIFAR-10; it has a label {largest}.")
     rows: np.ndarray = np.concatenate([np.frombuffer(data, np.uint8) for _, data in contents])
-    rows = rows.reshape(-1, RECORD)
+    rows = rows.reshape(-1, size)
     return rows[:, 1:].reshape(-1, 3, SIDE, SIDE), rows[:, 0].astype(np.int64)
 
 
 PICTURES = "img_align_celeba"
 PARTS_LIST = "list_eval_partition.txt"
 ATTRIBUTES_LIST = "list_attr_celeba.txt"
-PARTS = {"train": 0, "valid": 1, "test": 2}
+PARTS = ("train", "valid", "test")  # by their numbers in the list
 BY_HAND = (
     "It must be downloaded manually, because its authors ask every user to agree to its terms."
 )
-SIZE = 64
-CROP = 148  # of 178 x 218 pixels: the face, with little of what is behind it
 
 
 @dataclass(frozen=True)
@@ -223,8 +223,8 @@ def read_celeba(
     root: Path | None,
     part: Literal["train", "valid", "test"] = "train",
     *,
-    size: int = SIZE,
-    crop: int = CROP,
+    size: int | None = None,
+    crop: int = 148,
     cache: Path | None = None,
     workers: int | None = None,
 ) -> Faces:
@@ -233,8 +233,9 @@ def read_celeba(
     Args:
         root: The folder of the set, or one that holds it.
         part: As the list says; without it, "test" is a fifth of the pictures and "valid" empty.
-        size: Side of the images in pixels.
-        crop: Side of the square that is cut out before.
+        size: Side of the images in pixels; by default 64.
+        crop: Side of the square that is cut out before, of 178 x 218 pixels: by default the face,
+            with little of what is behind it.
         cache: Where decoded pictures are kept, see `kermix.data.images.image_cache.prepared`.
         workers: How many processes decode them, see
             `kermix.data.images.image_cache.decode_all`.
@@ -245,7 +246,8 @@ def read_celeba(
         raise ImageError(f"celeba: give its folder as data_root. {BY_HAND}")
     folder = celeba_folder(root)
     files, notes = _part(folder, part)
-    form = Form(3, size, size, crop)
+    side = 64 if size is None else size
+    form = Form(3, side, side, crop)
     found = prepare_files(f"celeba-{part}", folder, files, form=form, cache=cache, workers=workers)
     names, table = _attributes(folder, [files[i].name for i in found.labels])
     notes += (*found.notes, *damage_note("celeba", found))
@@ -254,17 +256,16 @@ def read_celeba(
 
 def celeba_folder(root: Path) -> Path:
     """Where the pictures are: in the folder of the set, or of one that holds it."""
-    bases = [root, *(root / name for name in ("celeba", "CelebA"))]
-    for base in bases:
-        for folder in (base, base / "Img", base / "img"):
-            for inner in (folder / PICTURES / PICTURES, folder / PICTURES):
-                if inner.is_dir():
-                    return inner.resolve()
-    if root.name == PICTURES and root.is_dir():
-        return root.resolve()
+    bases = [root, root / "celeba", root / "CelebA"]
+    places = [base / inner / name for base in bases for inner in (".", "Img", "img")
+              for name in (f"{PICTURES}/{PICTURES}", PICTURES)]  # fmt: skip
+    places += [root] if root.name == PICTURES else []
+    found = next(filter(Path.is_dir, places), None)
+    if found is not None:
+        return found.resolve()
     packed = next((p for base in bases for p in base.rglob(f"{PICTURES}.zip")), None)
     if packed is not None:
-        raise ImageError(f"{packed}is still packed; unpack it in place.")
+        raise ImageError(f"{packed}: still packed; unpack it in place.")
     raise ImageError(f"{root}: no folder {PICTURES} in it. {BY_HAND}")
 
 
@@ -284,30 +285,37 @@ def _part(folder: Path, part: str) -> tuple[list[Path], tuple[str, ...]]:
         files = [f for f in there.values() if part != "valid" and (f in held) == (part == "test")]
         notes = [f"celeba: no {PARTS_LIST}; a fifth of the images is held out for testing."]
     else:
-        listed = _read_parts(path)
-        wanted = [name for name, number in listed.items() if number == PARTS[part]]
-        files = [there[name] for name in wanted if name in there]
-        missing = [name for name in wanted if name not in there]
-        notes = []
-        if missing:
-            notes.append(
-                f"celeba: {len(missing)} of {len(wanted)} pictures in the list of the part {part} "
-                f"are not there, as {missing[0]}."
-            )
-        if extra := there.keys() - listed.keys():
-            notes.append(f"celeba: {len(extra)} images are in no list and are ignored.")
+        files, notes = _listed_part(there, _read_parts(path), part)
     if not files:
         raise ImageError(f"{folder}: no pictures of the part {part!r}.")
     return files, tuple(notes)
 
 
-def _read_parts(path: Path) -> dict[str, int]:
+def _listed_part(
+    there: dict[str, Path], listed: dict[str, str], part: str
+) -> tuple[list[Path], list[str]]:
+    """The pictures of a part by the list, and what to say of those that differ from it."""
+    wanted = [name for name, own in listed.items() if own == part]
+    missing = [name for name in wanted if name not in there]
+    notes = []
+    if missing:
+        notes.append(
+            f"celeba: {len(missing)} of {len(wanted)} pictures in the list of the part {part} "
+            f"are not there, as {missing[0]}."
+        )
+    if extra := there.keys() - listed.keys():
+        notes.append(f"celeba: {len(extra)} images are in no list and are ignored.")
+    return [there[name] for name in wanted if name in there], notes
+
+
+def _read_parts(path: Path) -> dict[str, str]:
+    """The part of each picture."""
     found = {}
     for number, line in enumerate(_lines(path), 1):
         words = line.split()
         if len(words) != 2 or words[1] not in ("0", "1", "2"):
             raise ImageError(f"{path}, line {number}: not a name and 0, 1 or 2, but {line!r}.")
-        found[words[0]] = int(words[1])
+        found[words[0]] = PARTS[int(words[1])]
     return found
 
 
@@ -321,17 +329,21 @@ def _attributes(folder: Path, files: list[str]) -> tuple[tuple[str, ...], np.nda
             f"{path}: damaged; it must begin with a count and the names of the attributes."
         )
     names = tuple(lines[1].split())
-    found = {}
-    for number, line in enumerate(lines[2:], 3):
-        name, *values = line.split()
-        if len(values) != len(names) or set(values) - {"1", "-1"}:
-            raise ImageError(
-                f"{path}, line {number}: not a name and {len(names)} times 1 or -1, but {line!r}."
-            )
-        found[name] = [value == "1" for value in values]
+    found = dict(_attributes_of(path, number, line, len(names))
+                 for number, line in enumerate(lines[2:], 3))  # fmt: skip
     if missing := [name for name in files if name not in found]:
         raise ImageError(f"{path}: {len(missing)} pictures are not in it, as {missing[0]}.")
     return names, np.array([found[name] for name in files], bool)
+
+
+def _attributes_of(path: Path, number: int, line: str, count: int) -> tuple[str, list[bool]]:
+    """A picture and whether it has each of the attributes, from a line of the list."""
+    name, *values = line.split()
+    if len(values) != count or set(values) - {"1", "-1"}:
+        raise ImageError(
+            f"{path}, line {number}: not a name and {count} times 1 or -1, but {line!r}."
+        )
+    return name, [value == "1" for value in values]
 
 
 def _lines(path: Path) -> list[str]:

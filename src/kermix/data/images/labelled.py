@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from filelock import FileLock
 
+from kermix.checks import rows_at_once
 from kermix.data.images import image_sets as cifar
 from kermix.data.images.image_cache import cache_folder
 from kermix.data.images.image_folders import (
@@ -21,7 +22,7 @@ from kermix.data.images.image_folders import (
     prepare_files,
     read_class_folders,
 )
-from kermix.data.images.image_sets import SIZE, read_celeba, read_idx_array
+from kermix.data.images.image_sets import read_celeba, read_idx_array
 from kermix.errors import DownloadError, ImageError, MissingExtraError, OptionError, ShapeError
 
 __all__ = [
@@ -56,8 +57,6 @@ FILES: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
         {"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},
     ),
 }
-TIMEOUT = 30  # seconds without an answer
-CHUNK = 2**16  # bytes; as many may be fetched again after an interruption
 
 
 def fetch_all(name: str, cache: Path | None = None, progress: bool = True) -> Path:
@@ -114,8 +113,17 @@ class _Unreachable(Exception):
     """The server cannot be reached or does not have the file; kept apart from errors of disks."""
 
 
-def _resuming(part: Path, progress: bool) -> Callable[[str, str, Any], None]:
-    """A downloader for pooch that leaves what it has in `part` when it is interrupted."""
+def _resuming(
+    part: Path, progress: bool, seconds: float = 30, step: int = 2**16
+) -> Callable[[str, str, Any], None]:
+    """A downloader for pooch that leaves what it has in `part` when it is interrupted.
+
+    Args:
+        part: The file.
+        progress: Whether a bar is shown.
+        seconds: How long it waits for an answer.
+        step: Bytes; as many may be fetched again after an interruption.
+    """
     from pooch import HTTPDownloader
     from requests import RequestException
 
@@ -126,8 +134,8 @@ def _resuming(part: Path, progress: bool) -> Callable[[str, str, Any], None]:
             with part.open("ab") as file:
                 HTTPDownloader(
                     progressbar=progress,
-                    chunk_size=CHUNK,
-                    timeout=TIMEOUT,
+                    chunk_size=step,
+                    timeout=seconds,
                     headers=headers,
                     hooks={"response": lambda answer, **_: _restart_if_whole(answer, file)},
                 )(url, file, pooch)
@@ -172,7 +180,6 @@ MNIST_FILES = {
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
 DIGITS = tuple("0123456789")
-RESIZED_TOGETHER = 4096
 
 Split = Literal["train", "test"]
 
@@ -249,12 +256,9 @@ def load_labelled(
         raise OptionError(f"size is {size}; images have at least one pixel.")
     data_root = None if data_root is None else Path(data_root)
     cache = None if cache is None else Path(cache)
-    if source == "digits":
-        return _resized(_digits(split), size)
-    if source == "mnist":
-        return _resized(_mnist(split, data_root, cache, workers), size)
-    if source == "cifar10":
-        return _resized(_cifar10(split, data_root, cache, workers), size)
+    sets = {"digits": _digits, "mnist": _mnist, "cifar10": _cifar10}
+    if source in sets:
+        return _resized(sets[source](split, data_root, cache, workers), size)
     if source.partition(":")[0] == "celeba":
         return _faces(source, split, data_root, cache, size, workers)
     folder = Path(source)
@@ -266,7 +270,7 @@ def load_labelled(
     return _class_folders(folder.resolve(), split, cache, size, workers)
 
 
-def _digits(split: Split) -> LabelledImages:
+def _digits(split: Split, *_: Any) -> LabelledImages:
     try:
         from sklearn.datasets import load_digits
         from sklearn.model_selection import train_test_split
@@ -334,8 +338,7 @@ def _faces(
     attribute = source.partition(":")[2]
     if not attribute:
         raise OptionError(f"{source!r}: faces are labelled by an attribute, as in celeba:Smiling.")
-    side = SIZE if size is None else size
-    faces = read_celeba(data_root, split, size=side, cache=cache, workers=workers)
+    faces = read_celeba(data_root, split, size=size, cache=cache, workers=workers)
     classes = (f"not {attribute}", attribute)
     return LabelledImages(source, faces.images, faces.attribute(attribute), classes, faces.notes)
 
@@ -352,7 +355,7 @@ def _class_folders(
         [file for file, _ in chosen],
         [label for _, label in chosen],
         together=everything,
-        size=size,
+        form=size,
         cache=cache,
         workers=workers,
     )
@@ -383,16 +386,17 @@ def _idx_pair(name: str, images: Path, labels: Path) -> LabelledImages:
 def _resized(found: LabelledImages, size: int | None) -> LabelledImages:
     if size is None or found.images.shape[2:] == (size, size):
         return found
+    step = rows_at_once(found.images[0].size)
     parts = [
         torch.nn.functional.interpolate(
-            torch.from_numpy(found.images[i : i + RESIZED_TOGETHER]).float(),
+            torch.from_numpy(found.images[i : i + step]).float(),
             (size, size),
             mode="bilinear",
             antialias=True,
         )
         .round()
         .to(torch.uint8)
-        for i in range(0, len(found), RESIZED_TOGETHER)
+        for i in range(0, len(found), step)
     ]
     return replace(found, images=torch.cat(parts).numpy())
 

@@ -7,15 +7,16 @@ of formats; help texts and errors are made from it.
 import codecs
 import glob
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypedDict
 
 from kermix.errors import MissingExtraError, OptionError, SizeError, TableError
 
 __all__ = [
+    "AS_FOUND",
     "DATABASES",
     "GAPS",
     "JSON",
@@ -30,6 +31,9 @@ __all__ = [
     "TRUTHS",
     "CsvForm",
     "Reading",
+    "ReadingOptions",
+    "all_match",
+    "any_match",
     "check_expanded",
     "check_file",
     "counted",
@@ -45,6 +49,7 @@ __all__ = [
     "names_apart",
     "one_line",
     "opened",
+    "reading_of",
     "size_of",
     "split_part",
     "unpacking",
@@ -65,9 +70,6 @@ READABLE = (
     *TEXT, ".parquet", ".feather", ".arrow", *JSON, ".xlsx", ".npy", ".npz", *DATABASES
 )  # fmt: skip
 READABLE_SHOWN = f"{', '.join(READABLE)}; text and JSON also with {', '.join(PACKED)}"
-LARGEST = 2**34  # bytes that a packed file may become: convention
-RATIO = 200  # and how many times its own size: what is packed in earnest has less, bombs have 1000
-SMALL = 2**26  # but this much in any case: convention
 # What a folder is read for; other files in it, such as a text beside the data, are passed over.
 IN_FOLDERS = (".parquet", ".csv", ".tsv", ".npy", ".feather", ".arrow", *JSON)
 IN_PARTS = (".npz", *DATABASES)  # files that hold several tables
@@ -158,6 +160,20 @@ def load_pyarrow() -> Any:
     return pyarrow
 
 
+def all_match(cells: Any, pattern: str) -> bool:
+    """Whether a regular expression is found in all cells that are not empty."""
+    from pyarrow import compute
+
+    return bool(compute.all(compute.match_substring_regex(cells, pattern), min_count=0).as_py())
+
+
+def any_match(cells: Any, pattern: str) -> bool:
+    """Whether a regular expression is found in one of the cells."""
+    from pyarrow import compute
+
+    return bool(compute.any(compute.match_substring_regex(cells, pattern)).as_py())
+
+
 @dataclass(frozen=True)
 class Reading:
     """The user's options for reading a table.
@@ -232,6 +248,43 @@ class Reading:
         return self.kinds.get(name, "number" if name in self.known_numbers else None)
 
 
+class ReadingOptions(TypedDict, total=False):
+    """The keywords of a function that reads tables, which `reading_of` makes a `Reading` of."""
+
+    columns: Sequence[str] | None
+    exclude: Sequence[str]
+    kinds: Mapping[str, str] | None
+    delimiter: str | None
+    decimal: str | None
+    encoding: str | None
+    header: bool | None
+    missing: Sequence[str]
+    sheet: str | None
+
+
+AS_FOUND: ReadingOptions = {
+    "columns": None, "exclude": (), "kinds": None, "delimiter": None, "decimal": None,
+    "encoding": None, "header": None, "missing": (), "sheet": None,
+}  # fmt: skip
+
+
+def reading_of(options: ReadingOptions) -> Reading:
+    """How tables are read, by keywords."""
+    columns, kinds = options["columns"], dict(options["kinds"] or {})
+    return Reading(
+        None if columns is None else _names(columns), _names(options["exclude"]), kinds,
+        options["delimiter"], options["decimal"], options["encoding"], options["header"],
+        _names(options["missing"]), options["sheet"],
+    )  # fmt: skip
+
+
+def _names(given: Sequence[str]) -> tuple[str, ...]:
+    try:
+        return (given,) if isinstance(given, str) else tuple(given)
+    except TypeError:
+        raise TableError(f"columns={given!r} must be a list of names.") from None
+
+
 @dataclass(frozen=True)
 class CsvForm:
     """How a text file is written.
@@ -243,7 +296,7 @@ class CsvForm:
         line_end: Of each row.
         named: Whether the first line holds the names of columns.
         truths: What is written for no and for yes.
-        ways: How the cells of columns are written, by name, as `text_columns.cell_ways` finds it.
+        ways: How the cells of columns are written, by name, as `dialect.cell_ways` finds it.
     """
 
     delimiter: str = ","
@@ -363,9 +416,17 @@ def opened(address: str) -> Iterator[BinaryIO]:
         raise TableError(f"{address}: cannot be read ({_reason(error)}).") from None
 
 
-def most_bytes(size: int, small: int = SMALL) -> int:
-    """Bytes that a packed file of this size may become."""
-    return min(LARGEST, max(RATIO * size, small))
+def most_bytes(size: int, small: int = 2**26, ratio: int = 200, largest: int = 2**34) -> int:
+    """Bytes that a packed file may become.
+
+    Args:
+        size: Its bytes.
+        small: Bytes that any file may become: a convention.
+        ratio: How many times its size it may become: what is packed in earnest has less, and
+            bombs have 1000.
+        largest: The most that any file may become: a convention.
+    """
+    return min(largest, max(ratio * size, small))
 
 
 @contextmanager

@@ -1,8 +1,8 @@
-"""Delimited text: how a file is written, its cells as text, and its rows with their types.
+"""Delimited text: its cells as text, and its rows with their types.
 
-How a file is written is judged by its beginning: encoding, delimiter, names and decimal mark. One
-engine (Arrow's) then gives all cells as text, in blocks; they are looked at once to find the type
-of each column, whether the blocks are kept or a large file is read again.
+When it is known how a file is written (`dialect`), one engine (Arrow's) gives all cells as text,
+in blocks; they are looked at once to find the type of each column, whether the blocks are kept or
+a large file is read again.
 
 Arrow's was chosen by `results/bench/reading-cpu2.json`: with the dialect known, it gives the cells
 of 465 of 477 files rightly (the others are ragged, and refused), Polars of 419 and DuckDB of 329,
@@ -14,6 +14,7 @@ import csv
 import io
 import itertools
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -30,291 +31,37 @@ from kermix.data.readers.common import (
     counted,
     is_number,
     kind_of_file,
-    listed,
     load_pyarrow,
     most_bytes,
     opened,
     size_of,
     unpacking,
 )
-from kermix.data.readers.formats import PART_BYTES, FileLook, Part
+from kermix.data.readers.dialect import CsvLook, cell_ways, look_at_csv, one_byte_note
+from kermix.data.readers.formats import PART_BYTES
+from kermix.data.readers.parts import FileLook, Part
 from kermix.data.readers.text_columns import (
     CellType,
     ColumnJudge,
     StrayWords,
-    cell_ways,
     decide,
     null_words,
 )
 from kermix.errors import SchemaError, TableError
 
 __all__ = [
-    "CsvLook",
     "CsvPart",
     "csv_file",
-    "look_at_csv",
     "numeric_names",
     "read_csv",
     "text_of_file",
     "whole_text",
 ]
 
-DELIMITERS = ",;\t|"
-DECIMAL_COMMA = re.compile(r"[-+]?(\d+|\d{1,3}(\.\d{3})+),\d+([eE][-+]?\d+)?")
-WITHOUT_COMMA = re.compile(r"[-+]?(\d+|\d{1,3}(\.\d{3})+)")
-DECIMAL_POINT = re.compile(r"[-+]?\d*\.(\d{1,2}|\d{4,})")
-THREE_DIGITS = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
-DATE = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?|\d\d:\d\d(:\d\d)?")
-# Conventions: lines that are looked at, what may be a year, and from how many columns on a header
-# of numbers is judged by their scale.
-LINES, YEARS, FEW = 50, range(1700, 2301), 3
-HEADS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"\xef\xbb\xbf": "utf-8-sig"}
-PIECE_BYTES = 2**18  # of a random piece: convention
-HEAD = 2**16  # bytes that are looked at, and more while they have no two lines
 BLOCK = 2**22  # bytes that are parsed at once; a row has to fit in
-ONE_BYTE_NAMES = {"latin-1": "Latin-1", "cp1252": "Windows-1252"}
-# Bytes of all letters but the further ones of Windows-1252, and those of these that are none.
-NO_FURTHER = bytes([*range(0x80), *range(0xA0, 0x100)])
-UNDEFINED = {0x81, 0x8D, 0x8F, 0x90, 0x9D}
+FURTHER = re.compile(rb"[\x80-\x9f]")  # letters of Windows-1252 that Latin-1 does not have
 ONE_BYTE = ("utf-8", "ascii", "iso8859", "cp125")  # encodings in which lines end as in ASCII
-
-
-@dataclass(frozen=True)
-class CsvLook:
-    """How a text file is written, and what was assumed, in words."""
-
-    names: tuple[str, ...]
-    form: CsvForm
-    notes: tuple[str, ...] = ()
-    explained: Mapping[str, str] = field(default_factory=dict)  # why columns are text
-
-
-def look_at_csv(
-    head: bytes, name: str, reading: Reading | None = None, whole: bool = True
-) -> CsvLook:
-    r"""Judge the first lines of a file.
-
-    Args:
-        head: Its first bytes.
-        name: For messages.
-        reading: What the user said.
-        whole: Whether these are all its bytes; else the last line may be cut.
-
-    Example:
-        >>> look_at_csv(b"2011;2012;2013\n1,5;2,5;3,5\n", "t.csv").names
-        ('2011', '2012', '2013')
-    """
-    reading = Reading() if reading is None else reading
-    text, encoding, notes = _decoded(head, name, reading.encoding)
-    _check_text(text, name)
-    lines = re.split("\r\n|\n|\r", text)
-    if not whole and len(lines) > 1:
-        lines.pop()
-    beginning = "\n".join(line for line in lines[: LINES + 1] if line)
-    delimiter = reading.delimiter or _delimiter(beginning)
-    rows = _rows(beginning, delimiter)
-    decimal = reading.decimal
-    if decimal is None:
-        comma = delimiter != "," and _has_decimal_commas(rows[1:] or rows)
-        notes += [_comma_note(name)] if comma else []
-        decimal = "," if comma else "."
-    named, doubt = (reading.header, False) if reading.header is not None else (
-        _is_header(rows, decimal))  # fmt: skip
-    notes += [_header_note(name, rows[0], named)] if doubt else []
-    names = tuple(f"x{i}" for i in range(len(rows[0])))
-    if named:
-        names = _names(text, rows[0], delimiter, name)
-    line_end = next((end for end in ("\r\n", "\n", "\r") if end in text), "\n")
-    marked = encoding == "utf-8" and head.startswith(codecs.BOM_UTF8)
-    form = CsvForm(delimiter, decimal, "utf-8-sig" if marked else encoding, line_end, named)
-    return CsvLook(names, form, tuple(notes))
-
-
-def _comma_note(name: str) -> str:
-    return f"{name}: numbers have a decimal comma; if not, use --decimal '.'."
-
-
-def _header_note(name: str, first: Sequence[str], named: bool) -> str:
-    what = "column names; if it is data, use --no-header" if named else (
-        "data; if it holds column names, use --header")  # fmt: skip
-    return f"{name}: the first line, {_shown(first)}, is taken for {what}."
-
-
-def _check_text(text: str, name: str) -> None:
-    if not text:
-        raise TableError(f"{name}: the file is empty.")
-    if not re.split("[\r\n]", text, maxsplit=1)[0].strip():
-        raise TableError(f"{name}: the first line is empty; a table begins there.")
-    if found := re.match(r"sep=\S?[\r\n]", text, re.IGNORECASE):
-        raise TableError(
-            f"{name}: the first line, {found[0].strip()!r}, is for spreadsheets and no part of "
-            "the table; remove it."
-        )
-    if "\0" in text:
-        raise TableError(f"{name}: not a text file in UTF-8; save it as one (CSV UTF-8).")
-
-
-def _decoded(head: bytes, name: str, asked: str | None) -> tuple[str, str, list[str]]:
-    """The beginning as text, its encoding, and what is said of it."""
-    if asked is not None:
-        try:
-            return head.decode(asked).removeprefix("\ufeff"), asked, []
-        except UnicodeDecodeError as error:
-            if error.start < len(head) - 4:
-                raise TableError(
-                    f"{name}: not in {asked} ({error.reason} at byte {error.start})."
-                ) from None
-            return head[: error.start].decode(asked), asked, []
-    for mark, encoding in HEADS.items():
-        if head.startswith(mark):
-            return head.decode(encoding, errors="replace"), encoding.removesuffix("-sig"), []
-    try:
-        return head.decode("utf-8"), "utf-8", []
-    except UnicodeDecodeError as error:
-        if error.start >= len(head) - 4:  # a character that is cut in two
-            return head[: error.start].decode("utf-8"), "utf-8", []
-    if b"\0" in head:
-        raise TableError(f"{name}: not a text file in UTF-8; save it as one (CSV UTF-8).")
-    return head.decode("latin-1"), "latin-1", [_one_byte_note(name, "latin-1")]
-
-
-def _one_byte_note(name: str, encoding: str) -> str:
-    shown = ONE_BYTE_NAMES[encoding]
-    return f"{name}: not in UTF-8, read as {shown}; if that is wrong, use --encoding."
-
-
-def _rows(text: str, delimiter: str) -> list[list[str]]:
-    try:
-        return [r for r in csv.reader(io.StringIO(text), delimiter=delimiter) if r] or [[""]]
-    except csv.Error:
-        return [line.split(delimiter) for line in text.split("\n")]
-
-
-def _delimiter(text: str) -> str:
-    """What most often divides the first line, if another does not divide all lines alike."""
-    first = re.sub('"[^"]*"', "", text.partition("\n")[0])
-    by_count = sorted(DELIMITERS, key=first.count, reverse=True)
-    best, *others = by_count
-    rows = {d: _rows(text, d) for d in by_count}
-    alike = {d for d in by_count if len(rows[d][0]) > 1 and len({*map(len, rows[d])}) == 1}
-    for other in others:
-        if other in alike and (
-            best not in alike or (best == "," and _has_decimal_commas(rows[other]))
-        ):
-            return other
-    return best
-
-
-def _has_decimal_commas(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether there is a column of numbers of which some have a comma, and none a point.
-
-    Points between thousands are no decimal points; where another column has decimal points,
-    commas before three digits are those between thousands.
-    """
-    columns = _filled_columns(rows)
-    commas = [having for column in columns if (having := _with_comma(column))]
-    clear = not all(THREE_DIGITS.fullmatch(c) for having in commas for c in having)
-    return bool(commas) and (clear or not any(map(_has_points, columns)))
-
-
-def _filled_columns(rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    return [[c for c in map(str.strip, column) if c not in GAPS]
-            for column in zip(*rows, strict=False)]  # fmt: skip
-
-
-def _with_comma(column: Sequence[str]) -> list[str]:
-    """The cells with a decimal comma, if all cells of a column are numbers that may have one."""
-    having = [c for c in column if DECIMAL_COMMA.fullmatch(c)]
-    fits = all(c in having or WITHOUT_COMMA.fullmatch(c) for c in column)
-    return having if fits else []
-
-
-def _has_points(column: Sequence[str]) -> bool:
-    return _are_numbers(column, ".") and any(DECIMAL_POINT.fullmatch(c) for c in column)
-
-
-def _names(text: str, first: Sequence[str], delimiter: str, name: str) -> tuple[str, ...]:
-    """The names in the first line, each once; none may go over several lines, as cells may."""
-    try:
-        cells = next(csv.reader(io.StringIO(text), delimiter=delimiter))
-    except csv.Error:
-        cells = []
-    for place, cell in enumerate(cells, 1):
-        # In quotes that never end it would be the whole file.
-        if ("\n" in cell or "\r" in cell) and f'{cell}"' in text.replace('""', '"'):
-            raise TableError(
-                f"{name}: the name of column {place}, {cell[:40]!r}, spans several lines; names "
-                "must be on the first line, so rename it there."
-            )
-    names = tuple(cell.strip() for cell in first)
-    if twice := sorted({c for c in names if names.count(c) > 1}):
-        raise TableError(f"{name}: column names appear twice: {listed(twice)}.")
-    return names
-
-
-def _is_header(rows: Sequence[Sequence[str]], decimal: str) -> tuple[bool, bool]:
-    """Whether the first line holds names, and whether that can be doubted."""
-    cells = ["" if c.strip() in GAPS else c.strip() for c in rows[0]]
-    below = [r for r in rows[1:] if len(r) == len(cells)]
-    columns = _filled_columns(below)
-    above = list(zip(cells, columns, strict=False))
-    if not _are_numbers([c for c in cells if c], decimal):
-        return _beside_words(above, decimal)
-    filled = [_number(c) for c in cells if c]
-    whole = len(filled) == len(cells) and all(v.is_integer() for v in filled)
-    if not whole or len(set(filled)) < len(filled) or not below:
-        return False, False
-    if not all(_are_numbers(c, decimal) for c in columns):
-        return True, True  # numbers above text
-    return _are_names(filled, [[_number(v) for v in c] for c in columns])
-
-
-def _are_numbers(cells: Sequence[str], decimal: str) -> bool:
-    return all(is_number(cell, decimal) for cell in cells)
-
-
-def _beside_words(above: Sequence[tuple[str, list[str]]], decimal: str) -> tuple[bool, bool]:
-    """Whether a line with words in it holds names, by what is below each cell, and a doubt.
-
-    Data are a date above dates, or numbers above numbers beside a word that comes again below it.
-    """
-    if any(c and DATE.fullmatch(cell) and all(map(DATE.fullmatch, c)) for cell, c in above):
-        return False, True
-    numbers = [cell for cell, c in above if cell and c and _are_numbers([cell, *c], decimal)]
-    again = any(cell in c for cell, c in above if cell and not is_number(cell, decimal))
-    if numbers and again:
-        return False, True
-    return True, any(not _number(cell).is_integer() for cell in numbers)
-
-
-def _number(text: str) -> float:
-    return float(text.replace(",", "."))
-
-
-def _are_names(filled: list[float], below: list[list[float]]) -> tuple[bool, bool]:
-    """Whether different whole numbers above columns of numbers are names, and a doubt."""
-    values = [v for column in below for v in column]
-    fractions = not all(v.is_integer() for v in values)
-    outside = sum(bool(c) and not min(c) <= v <= max(c)
-                  for v, c in zip(filled, below, strict=False))  # fmt: skip
-    many = len(filled) >= FEW
-    if filled == list(range(len(filled))):
-        return fractions or (many and outside > 0), True
-    if len(filled) > 1 and filled == sorted(filled) and _are_years(filled):
-        return not _are_years(values), True
-    names = many and outside == len(filled) and fractions
-    return names, names
-
-
-def _are_years(values: Sequence[float]) -> bool:
-    return all(v in YEARS for v in values)
-
-
-def _shown(cells: Sequence[str]) -> str:
-    return ", ".join(cells[:4]) + (", ..." if len(cells) > 4 else "")
-
-
-WHOLE = 2**62  # no end that is known
+WHOLE = sys.maxsize  # no end that is known
 
 
 class _Lines(io.RawIOBase):
@@ -379,12 +126,12 @@ class CsvPart(Part):
                 raise TableError(f"{self.address}: changed while it was read ({error}).") from None
             yield arrow.table(cells, names=list(self.columns)), size
 
-    def piece(self, generator: np.random.Generator) -> "CsvPart":
-        """Some lines at a random place; all of a file that cannot be divided."""
-        if self.stop - self.start <= PIECE_BYTES or not self.divisible:
+    def piece(self, generator: np.random.Generator, size: int = 2**18) -> "CsvPart":
+        """So many bytes of lines at a random place; all of a file that cannot be divided."""
+        if self.stop - self.start <= size or not self.divisible:
             return self
-        start = int(generator.integers(self.start, self.stop - PIECE_BYTES))
-        return replace(self, start=start, stop=start + PIECE_BYTES, size=PIECE_BYTES)
+        start = int(generator.integers(self.start, self.stop - size))
+        return replace(self, start=start, stop=start + size, size=size)
 
     @property
     def codec(self) -> str:
@@ -438,23 +185,9 @@ class CsvPart(Part):
         from pyarrow import csv as arrow_csv
 
         before = 0
+        source = arrow.PythonFile(lines, "r")
         try:
-            with arrow_csv.open_csv(
-                arrow.PythonFile(lines, "r"),
-                arrow_csv.ReadOptions(
-                    column_names=list(self.names),
-                    skip_rows=int(self.form.named and not self.start),
-                    encoding=self.codec,
-                    block_size=BLOCK,
-                ),
-                arrow_csv.ParseOptions(delimiter=self.form.delimiter, newlines_in_values=True),
-                arrow_csv.ConvertOptions(
-                    strings_can_be_null=gaps,
-                    null_values=null_words(self.missing) if gaps else [],
-                    include_columns=list(columns),
-                    column_types={n: arrow.string() for n in columns},
-                ),
-            ) as reader:
+            with arrow_csv.open_csv(source, *self._options(columns, gaps)) as reader:
                 for batch in reader:
                     place = file.tell() if self.packed else lines.bytes
                     yield arrow.Table.from_batches([batch]), place - before
@@ -471,36 +204,58 @@ class CsvPart(Part):
                 f"({getattr(error, 'reason', error)}); use --encoding."
             ) from None
 
+    def _options(self, columns: Sequence[str], gaps: bool) -> tuple[Any, Any, Any]:
+        """How Arrow shall read, parse and convert these columns."""
+        from pyarrow import csv as arrow_csv
+
+        text = load_pyarrow().string()
+        return (
+            arrow_csv.ReadOptions(
+                column_names=list(self.names),
+                skip_rows=int(self.form.named and not self.start),
+                encoding=self.codec,
+                block_size=BLOCK,
+            ),
+            arrow_csv.ParseOptions(delimiter=self.form.delimiter, newlines_in_values=True),
+            arrow_csv.ConvertOptions(
+                strings_can_be_null=gaps,
+                null_values=null_words(self.missing) if gaps else [],
+                include_columns=list(columns),
+                column_types=dict.fromkeys(columns, text),
+            ),
+        )
+
     def explained(self, message: str) -> str:
         """What is wrong with the first row that has too many cells or too few."""
-        width = len(self.names)
         for line, last, cells in self.rows():
-            if len(cells) == width:
-                continue
-            where = f"{self.address}, line {line}"
-            if last > line:
-                return (
-                    f"{where}: a quotation mark that is opened there is closed on line {last} or "
-                    f"later, and the row has not {width} cells; close it, or double it if it "
-                    "belongs to the text."
-                )
-            mark = "tab" if self.form.delimiter == "\t" else repr(self.form.delimiter)
-            advice = (
-                f"complete it, or use --delimiter if {mark} does not separate cells"
-                if len(cells) < width
-                else f"remove what is too much, or put cells that contain {mark} in quotation "
-                "marks"
-            )
-            if width == 1:
-                advice = "remove the lines above the names of columns, or what is too much"
-            there = "is 1 column" if width == 1 else f"are {width} columns"
-            return f"{where}: {counted(len(cells), 'cell')}, and there {there}; {advice}."
+            if len(cells) != len(self.names):
+                return f"{self.address}, line {line}: {self._ragged(line, last, len(cells))}."
         if "straddling" in message:
             return (
                 f"{self.address}: a row of more than {BLOCK >> 20} MiB; a quotation mark may be "
                 "missing, or it is not a table."
             )
         return f"{self.address}: {message}."
+
+    def _ragged(self, line: int, last: int, cells: int) -> str:
+        """What is wrong with a row of so many cells, from one line to another, and what to do."""
+        width = len(self.names)
+        if last > line:
+            return (
+                f"a quotation mark that is opened there is closed on line {last} or later, and "
+                f"the row has not {width} cells; close it, or double it if it belongs to the text"
+            )
+        mark = "tab" if self.form.delimiter == "\t" else repr(self.form.delimiter)
+        there = "is 1 column" if width == 1 else f"are {width} columns"
+        if width == 1:
+            advice = "remove the lines above the names of columns, or what is too much"
+        elif cells < width:
+            advice = f"complete it, or use --delimiter if {mark} does not separate cells"
+        else:
+            advice = (
+                f"remove what is too much, or put cells that contain {mark} in quotation marks"
+            )
+        return f"{counted(cells, 'cell')}, and there {there}; {advice}"
 
     def rows(self) -> Iterator[tuple[int, int, list[str]]]:
         """The first and the last line of each row, as an editor counts them, and its cells."""
@@ -523,19 +278,32 @@ class _WrongEncodingError(Exception):
 
 def _one_byte_encoding(part: CsvPart) -> str:
     """What Windows calls Latin-1, if a file has its further letters, such as the euro."""
-    found: set[int] = set()
+    further: set[bytes] = set()
     with part.lines() as (lines, _):
         while content := lines.read(BLOCK):
-            found |= {*content.translate(None, NO_FURTHER)}
-    return "cp1252" if found and not found & UNDEFINED else "latin-1"
+            further.update(FURTHER.findall(content))
+    try:
+        b"".join(further).decode("cp1252")
+    except UnicodeDecodeError:
+        return "latin-1"
+    return "cp1252" if further else "latin-1"
 
 
-def _look_at(part: CsvPart, reading: Reading, one_byte: str | None = None) -> CsvLook:
-    """Judge the beginning of a file, in an encoding that was found: two lines of it at least."""
+def _look_at(
+    part: CsvPart, reading: Reading, one_byte: str | None = None, step: int = 2**16
+) -> CsvLook:
+    """Judge the beginning of a file: two lines of it at least.
+
+    Args:
+        part: The file.
+        reading: What the user said.
+        one_byte: The encoding that was found.
+        step: Bytes that are read at once.
+    """
     with part.lines() as (lines, _):
-        head = lines.read(HEAD) or b""
+        head = lines.read(step) or b""
         while max(head.count(b"\n"), head.count(b"\r")) < 2 and len(head) < BLOCK:
-            more = lines.read(HEAD)
+            more = lines.read(step)
             if not more:
                 break
             head += more
@@ -543,7 +311,7 @@ def _look_at(part: CsvPart, reading: Reading, one_byte: str | None = None) -> Cs
     if one_byte is None:
         return look_at_csv(head, part.address, reading, whole)
     look = look_at_csv(head, part.address, replace(reading, encoding=one_byte), whole)
-    return replace(look, notes=(_one_byte_note(part.address, one_byte), *look.notes))
+    return replace(look, notes=(one_byte_note(part.address, one_byte), *look.notes))
 
 
 class Scan:

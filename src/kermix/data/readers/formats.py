@@ -1,18 +1,16 @@
-"""Files that are no text: Parquet, Feather, JSON lines, Excel, NumPy and databases, in parts.
+"""Files that are no text as Arrow tables: Parquet, Feather, JSON lines, Excel, NumPy, databases.
 
 What packed files announce is checked before memory is taken.
 """
 
 import io
+import math
 import sqlite3
 import zipfile
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -24,127 +22,32 @@ from kermix.data.readers.common import (
     check_expanded,
     is_index,
     is_number,
-    is_remote,
     kind_of_file,
     listed,
     load_pyarrow,
     most_bytes,
     one_line,
     opened,
-    size_of,
-    split_part,
     unpacking,
 )
-from kermix.data.readers.frames import column_numbers, complete_rows, without_missing
+from kermix.data.readers.frames import without_missing
 from kermix.data.readers.text_columns import read_words
 from kermix.errors import MissingExtraError, SizeError, TableError
 
 __all__ = [
     "PART_BYTES",
-    "Batch",
-    "FileLook",
-    "Part",
-    "look_at_file",
+    "ROWS",
+    "array_header",
     "numbers_of",
-    "numeric_columns",
     "parquet_errors",
     "read_whole",
+    "streamed",
+    "without_index",
+    "without_numbers",
 ]
 
 ROWS = 65_536  # of a batch: convention
 PART_BYTES = 2**24  # of a file, that are a part: convention
-SMALL_PARQUET = 2**30  # bytes that it may have in any case; it is good at equal cells
-
-
-class Batch(NamedTuple):
-    """Complete rows, and what was read for them."""
-
-    values: np.ndarray  # (n, d), n may be 0
-    dropped: int
-    size: int  # bytes, about
-
-
-@dataclass(frozen=True)
-class Part(ABC):
-    """A piece of a file that can be read by itself, on any machine that sees the file."""
-
-    address: str
-    columns: tuple[str, ...]
-    start: int
-    stop: int
-    size: int  # bytes
-    missing: tuple[str, ...] = ()  # cells that stand for a gap, beside those that always do
-
-    @abstractmethod
-    def tables(self) -> Iterator[tuple[Any, int]]:
-        """Arrow tables of its rows, some at a time, and about how many bytes each has."""
-
-    @abstractmethod
-    def piece(self, generator: np.random.Generator) -> "Part":
-        """A random piece of it, small where that is possible: for a look at the data."""
-
-    def place(self, row: int) -> str:
-        """What to call one of its rows in a message."""
-        return f"row {self.start + row}"
-
-    def batches(self) -> Iterator[Batch]:
-        """Its rows as numbers, without those that have a gap."""
-        row = 0
-        for values, size in self.values():
-            place = partial(self._place_after, row)
-            kept = complete_rows(values, self.columns, self.address, place)
-            yield Batch(kept, len(values) - len(kept), size)
-            row += len(values)
-
-    def _place_after(self, rows: int, row: int) -> str:
-        return self.place(rows + row)
-
-    def values(self) -> Iterator[tuple[np.ndarray, int]]:
-        """Its rows as numbers, NaN where there is a gap."""
-        for table, size in self.tables():
-            columns = [column_numbers(table.column(c)) for c in self.columns]
-            text = next((n for n, c in zip(self.columns, columns, strict=True) if c is None), None)
-            if text is not None:
-                raise TableError(f"{self.address}, column {text}: holds no numbers.")
-            yield np.stack(columns, axis=1), size  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True)
-class FileLook:
-    """What a look at a file tells."""
-
-    address: str
-    columns: tuple[str, ...]  # with numbers
-    all_columns: tuple[str, ...]
-    named: bool
-    parts: tuple[Part, ...]
-    notes: tuple[str, ...] = ()  # what was assumed
-    faults: Mapping[str, str] = field(default_factory=dict, hash=False)  # of columns, in words
-    explained: Mapping[str, str] = field(default_factory=dict, hash=False)  # why they are text
-
-
-def numeric_columns(schema: Any) -> tuple[str, ...]:
-    """The columns that hold numbers."""
-    types = load_pyarrow().types
-    tests = (
-        types.is_integer,
-        types.is_floating,
-        types.is_decimal,
-        types.is_boolean,
-        types.is_null,
-    )
-    return tuple(f.name for f in schema
-                 if any(test(f.type) for test in tests) and not is_index(f.name))  # fmt: skip
-
-
-def look_at_file(address: str, reading: Reading) -> FileLook:
-    """Look at a file that is no text."""
-    looks = {".parquet": _parquet_file, ".npy": _npy_file}
-    suffix, _ = kind_of_file(address)
-    if suffix not in looks:
-        return _whole_file(address, reading)
-    look = looks[suffix](address)
-    return replace(look, parts=tuple(replace(p, missing=reading.missing) for p in look.parts))
 
 
 def read_whole(path: Path, part: str | None, reading: Reading) -> tuple[Any, list[str]]:
@@ -154,12 +57,12 @@ def read_whole(path: Path, part: str | None, reading: Reading) -> tuple[Any, lis
     if suffix == ".parquet":
         return without_missing(_parquet(path), reading.missing), []
     notes: list[str] = []
-    tables = list(_streamed(path, part, reading, notes))
+    tables = list(streamed(path, part, reading, notes))
     whole = arrow.concat_tables(tables, promote_options="permissive")
     return without_missing(without_index(whole), reading.missing), notes
 
 
-def _streamed(path: Path, part: str | None, reading: Reading, notes: list[str]) -> Iterator[Any]:
+def streamed(path: Path, part: str | None, reading: Reading, notes: list[str]) -> Iterator[Any]:
     """The rows of a file in blocks, where its format has them; else all at once."""
     suffix, _ = kind_of_file(path)
     if suffix in DATABASES:
@@ -202,11 +105,14 @@ def _parquet(path: Path) -> Any:
         return without_index(file.read())
 
 
-def _check_announced(path: Path, file: Any) -> None:
-    """Refuse a Parquet file of few bytes that stand for very many equal cells."""
+def _check_announced(path: Path, file: Any, small: int = 2**30) -> None:
+    """Refuse a Parquet file of few bytes that stand for very many equal cells.
+
+    It may have a gigabyte in any case, as Parquet is good at equal cells.
+    """
     rows = file.metadata.num_rows
     total = sum(rows * _bytes_of(field.type) for field in file.schema_arrow)
-    limit = most_bytes(path.stat().st_size, SMALL_PARQUET)
+    limit = most_bytes(path.stat().st_size, small)
     if total > limit:
         raise SizeError(
             f"{path}: announces {rows} rows, at least {total >> 20} MiB, more than {limit >> 20} "
@@ -221,112 +127,7 @@ def _bytes_of(kind: Any) -> int:
         return 4  # an offset of a text
 
 
-@dataclass(frozen=True)
-class ParquetPart(Part):
-    """Row groups of a Parquet file."""
-
-    first_row: int = 0
-
-    def piece(self, generator: np.random.Generator) -> "ParquetPart":
-        """One of its row groups."""
-        group = int(generator.integers(self.start, self.stop))
-        size = self.size // (self.stop - self.start)
-        return replace(self, start=group, stop=group + 1, size=size)
-
-    def place(self, row: int) -> str:
-        """What to call one of its rows."""
-        return f"row {self.first_row + row}"
-
-    def tables(self) -> Iterator[tuple[Any, int]]:
-        """Rows of the row groups, decoded a batch at a time."""
-        arrow = load_pyarrow()
-        with opened(self.address) as file, parquet_errors(self.address):
-            reader = _open_parquet(file)
-            groups = list(range(self.start, self.stop))
-            rows = sum(reader.metadata.row_group(g).num_rows for g in groups)
-            for batch in reader.iter_batches(
-                ROWS, row_groups=groups, columns=list(self.columns), use_threads=False
-            ):
-                table = without_missing(arrow.Table.from_batches([batch]), self.missing)
-                yield table, self.size * len(batch) // max(1, rows)
-
-
-def _open_parquet(file: BinaryIO) -> Any:
-    from pyarrow import parquet
-
-    # Streams of columns instead of whole column chunks: memory stays small with large row groups.
-    return parquet.ParquetFile(file, buffer_size=2**20, pre_buffer=False)
-
-
-def _parquet_file(address: str) -> FileLook:
-    """Look at the footer of a Parquet file."""
-    with opened(address) as file, parquet_errors(address):
-        reader = _open_parquet(file)
-        schema, metadata = reader.schema_arrow, reader.metadata
-        sizes = [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
-    numbers = numeric_columns(schema)
-    total, size = sum(sizes), size_of(address)
-    parts, start, row = [], 0, 0
-    target = max(ROWS, PART_BYTES * total // max(1, size))
-    while start < len(sizes):
-        stop, rows = start, 0
-        while stop < len(sizes) and (stop == start or rows + sizes[stop] <= target):
-            rows += sizes[stop]
-            stop += 1
-        if rows:
-            share = size * rows // total
-            parts.append(ParquetPart(address, numbers, start, stop, share, first_row=row))
-        start, row = stop, row + rows
-    names = tuple(name for name in schema.names if not is_index(name))
-    return FileLook(address, numbers, names, True, tuple(parts))
-
-
-# --- Files that are read whole, or from their beginning.
-
-
-@dataclass(frozen=True)
-class WholePart(Part):
-    """A file that is only read from its beginning."""
-
-    reading: Reading = field(default_factory=Reading, hash=False)
-
-    def piece(self, generator: np.random.Generator) -> "WholePart":
-        """All of it."""
-        return self
-
-    def tables(self) -> Iterator[tuple[Any, int]]:
-        """Its rows, some at a time."""
-        for table in _blocks(self.address, self.reading):
-            for start in range(0, len(table), ROWS):
-                rows = table.slice(start, ROWS).select(list(self.columns))
-                yield rows, self.size * len(rows) // max(1, self.stop)
-
-
-def _blocks(address: str, reading: Reading) -> Iterator[Any]:
-    path, part = split_part(address)
-    if path.suffix.lower() == ".npz":
-        array = numbers_of(path, part, reading.missing)
-        names = [f"x{k}" for k in range(array.shape[1])]
-        yield load_pyarrow().table([*array.T], names=names)
-        return
-    for table in _streamed(path, part, reading, []):
-        yield without_missing(without_index(table), reading.missing)
-
-
-def _whole_file(address: str, reading: Reading) -> FileLook:
-    if is_remote(address):
-        raise TableError(
-            f"{address}: a file of this kind is only read from this machine; copy it, or use "
-            ".parquet, .csv or .npy."
-        )
-    rows, schema = 0, None
-    for table in _blocks(address, reading):
-        rows, schema = rows + len(table), table.schema
-    names = () if schema is None else tuple(schema.names)
-    numbers = () if schema is None else numeric_columns(schema)
-    size = size_of(str(split_part(address)[0]))
-    part = WholePart(address, numbers, 0, rows, size, reading=reading)
-    return FileLook(address, numbers, names, not address.lower().endswith(".npz"), (part,))
+# --- Feather and JSON lines.
 
 
 def _feather(path: Path) -> Iterator[Any]:
@@ -380,6 +181,19 @@ def _unpacked(path: Path, packed: str) -> bytes:
 
 def _excel(path: Path, sheet: str | None, notes: list[str]) -> Any:
     """A sheet; by default the one with most cells."""
+    sheets = _sheets(path, sheet)
+    filled = {name: sum(map(_filled, rows)) for name, rows in sheets.items()}
+    best = max(filled, key=filled.__getitem__)
+    if sum(count > 0 for count in filled.values()) > 1:
+        notes.append(
+            f"{path.name}: sheet {best!r} is read, which has most cells of "
+            f"{listed(map(repr, sheets))}; for another, use --sheet."
+        )
+    return _table_of(sheets[best], f"{path}, sheet {best!r}")
+
+
+def _sheets(path: Path, asked: str | None) -> dict[str, list[tuple[Any, ...]]]:
+    """The rows of all sheets that are not empty, or of the one that is asked for."""
     check_declared_size(path)
     try:
         import openpyxl
@@ -391,20 +205,12 @@ def _excel(path: Path, sheet: str | None, notes: list[str]) -> Any:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
         with closing(book):
             names = [s.title for s in book.worksheets]
-            asked = names if sheet is None else [name for name in names if name == sheet]
-            found = {name: _rows_of(book[name]) for name in asked}
+            found = {name: _rows_of(book[name]) for name in names if asked in (None, name)}
     except (ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
         raise TableError(f"{path}: not a readable Excel file ({one_line(error)}).") from None
     if not found:
-        raise TableError(f"{path}: has no sheet {sheet!r}; it has {listed(names)}.")
-    filled = {name: sum(map(_filled, rows)) for name, rows in found.items()}
-    best = max(filled, key=filled.__getitem__)
-    if sum(count > 0 for count in filled.values()) > 1:
-        notes.append(
-            f"{path.name}: sheet {best!r} is read, which has most cells of "
-            f"{listed(map(repr, names))}; for another, use --sheet."
-        )
-    return _table_of(found[best], f"{path}, sheet {best!r}")
+        raise TableError(f"{path}: has no sheet {asked!r}; it has {listed(names)}.")
+    return found
 
 
 def _rows_of(sheet: Any) -> list[tuple[Any, ...]]:
@@ -433,15 +239,15 @@ def _table_of(rows: list[tuple[Any, ...]], name: str) -> Any:
 def of_objects(cells: list[Any]) -> Any:
     """Python's objects as an Arrow array: of several types, as text."""
     arrow = load_pyarrow()
-    words = {c.strip() for c in cells if isinstance(c, str)}
-    if words and all(isinstance(c, str) or c is None for c in cells):
+    words = [c for c in cells if isinstance(c, str)]
+    if words and len(words) + cells.count(None) == len(cells):
         return read_words(arrow.array(cells, arrow.string()))
-    if words <= GAPS:
+    if GAPS.issuperset(map(str.strip, words)):
         cells = [None if isinstance(c, str) else c for c in cells]
     try:
         return arrow.array(cells)
     except (arrow.ArrowException, TypeError, ValueError, OverflowError):
-        return arrow.array([None if c is None else str(c) for c in cells], arrow.string())
+        return arrow.array([c if c is None else str(c) for c in cells], arrow.string())
 
 
 # --- Databases: a table of a file that DuckDB or SQLite has written.
@@ -453,17 +259,17 @@ def _database(path: Path, table: str | None) -> Iterator[Any]:
     yield from (_sqlite if light else _duckdb)(path, table)
 
 
-def _chosen_table(path: Path, names: Sequence[str], table: str | None) -> str:
-    """The name of a table, quoted; the only one if none is named."""
-    if table is None and len(names) == 1:
-        table = names[0]
-    if table is None or table not in names:
-        asked = f"say which: {path}:{names[0]}" if names else "there is none"
+def _chosen_part(path: Path, names: Sequence[str], asked: str | None, what: str) -> str:
+    """The name of a table or an array of a file; the only one if none is named."""
+    if asked is None and len(names) == 1:
+        return names[0]
+    if asked is None or asked not in names:
+        which = f"say which: {path}:{names[0]}" if names else "there is none"
         raise TableError(
-            f"{path} holds the tables {listed(names) if names else '(none)'}; "
-            f"{asked if table is None else f'{table!r} is not among them'}."
+            f"{path} holds the {what} {listed(names) if names else '(none)'}; "
+            f"{which if asked is None else f'{asked!r} is not among them'}."
         )
-    return _quoted(table)
+    return asked
 
 
 def _quoted(name: str) -> str:
@@ -481,7 +287,7 @@ def _duckdb(path: Path, table: str | None) -> Iterator[Any]:
     try:
         with duckdb.connect(str(path), read_only=True) as base:
             names = [row[0] for row in base.execute("SHOW TABLES").fetchall()]
-            chosen = _chosen_table(path, names, table)
+            chosen = _quoted(_chosen_part(path, names, table, "tables"))
             reader: Any = base.execute(f"SELECT * FROM {chosen}").to_arrow_reader(ROWS)
             yield reader.schema.empty_table()
             for batch in reader:
@@ -500,7 +306,7 @@ def _sqlite(path: Path, table: str | None) -> Iterator[Any]:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as base:
             found = base.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
             names = [row[0] for row in found if not row[0].startswith("sqlite_")]
-            chosen = _chosen_table(path, names, table)
+            chosen = _quoted(_chosen_part(path, names, table, "tables"))
             columns = [row[1] for row in base.execute(f"PRAGMA table_info({chosen})")]
             types = [_sqlite_type(base, chosen, name) for name in columns]
             schema = arrow.schema(list(zip(columns, types, strict=True)))
@@ -548,16 +354,11 @@ def _load_numpy(path: Path, array: str | None) -> np.ndarray:
     if isinstance(loaded, np.ndarray):
         return loaded
     with loaded:
-        if array is None and len(loaded.files) == 1:
-            array = loaded.files[0]
-        if array not in loaded.files:
-            asked = f"say which: {path}:{loaded.files[0]}" if loaded.files else "there is none"
-            asked = asked if array is None else f"{array!r} is not among them"
-            raise TableError(f"{path} holds the arrays {listed(loaded.files)}; {asked}.")
+        chosen = _chosen_part(path, loaded.files, array, "arrays")
         try:
-            return loaded[array]
+            return loaded[chosen]
         except (ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile) as error:
-            raise TableError(f"{path}, array {array}: {error}.") from None
+            raise TableError(f"{path}, array {chosen}: {error}.") from None
 
 
 def numbers_of(path: Path, array: str | None = None, missing: Sequence[str] = ()) -> np.ndarray:
@@ -567,10 +368,11 @@ def numbers_of(path: Path, array: str | None = None, missing: Sequence[str] = ()
         raise TableError(
             f"{path}: rows of real numbers are needed, not {found.dtype} of shape {found.shape}."
         )
-    return _without_numbers(found.reshape(len(found), -1), missing)
+    return without_numbers(found.reshape(len(found), -1), missing)
 
 
-def _without_numbers(values: np.ndarray, missing: Sequence[str]) -> np.ndarray:
+def without_numbers(values: np.ndarray, missing: Sequence[str]) -> np.ndarray:
+    """The values, NaN where they are one of the numbers that are called missing."""
     gaps = [float(word) for word in missing if is_number(word)]
     return np.where(np.isin(values, gaps), np.nan, values) if gaps else values
 
@@ -612,103 +414,14 @@ def _check_header(path: Path) -> None:
         )
 
 
-def _announced(file: object) -> int:
+def _announced(file: Any) -> int:
     """Bytes of the array that a header announces."""
+    shape, _, dtype = array_header(file)
+    return 0 if dtype.hasobject else math.prod(map(int, shape)) * dtype.itemsize
+
+
+def array_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """The shape of an array, whether it is stored column by column, and its type."""
     formats = np.lib.format
-    version = formats.read_magic(file)  # type: ignore[arg-type]
-    read = formats.read_array_header_1_0 if version == (1, 0) else formats.read_array_header_2_0
-    shape, _, dtype = read(file)  # type: ignore[arg-type]
-    count = 1
-    for length in shape:
-        count *= int(length)
-    return 0 if dtype.hasobject else count * dtype.itemsize
-
-
-@dataclass(frozen=True)
-class NpyPart(Part):
-    """Rows of a NumPy file."""
-
-    def piece(self, generator: np.random.Generator) -> "NpyPart":
-        """As many of its rows as a batch has, at a random place."""
-        rows = self.stop - self.start
-        if rows <= ROWS:
-            return self
-        start = int(generator.integers(self.start, self.stop - ROWS))
-        return replace(self, start=start, stop=start + ROWS, size=self.size * ROWS // rows)
-
-    def tables(self) -> Iterator[tuple[Any, int]]:
-        """Arrow tables; what is no number is a gap."""
-        arrow = load_pyarrow()
-        for values, size in self.values():
-            cells = [arrow.array(column, from_pandas=True) for column in values.T]
-            yield arrow.table(cells, names=list(self.columns)), size
-
-    def values(self) -> Iterator[tuple[np.ndarray, int]]:
-        """Rows, read or mapped without the rest of the file."""
-        with opened(self.address) as file:
-            shape, by_columns, dtype = _npy_header(file, self.address)
-            width = int(np.prod(shape[1:], dtype=np.int64))
-            keep = [int(c[1:]) for c in self.columns]
-            mapped = None
-            if by_columns:
-                mapped = np.load(self.address, mmap_mode="r").reshape(shape[0], -1, order="F")
-            else:
-                file.seek(self.start * width * dtype.itemsize, 1)
-            for row in range(self.start, self.stop, ROWS):
-                count = min(ROWS, self.stop - row)
-                size = count * width * dtype.itemsize
-                if mapped is not None:
-                    values = np.ascontiguousarray(mapped[row : row + count])
-                else:
-                    content = bytearray(size)
-                    if file.readinto(content) < size:  # type: ignore[attr-defined]
-                        raise TableError(f"{self.address}: truncated at row {row}.")
-                    values = np.frombuffer(content, dtype).reshape(count, width)
-                wide = np.float32 if dtype.itemsize <= 4 and dtype.kind == "f" else np.float64
-                if keep != list(range(width)):
-                    values = values[:, keep]
-                yield _without_numbers(values.astype(wide, copy=False), self.missing), size
-
-
-def _npy_header(file: BinaryIO, address: str) -> tuple[tuple[int, ...], bool, np.dtype]:
-    formats = np.lib.format
-    try:
-        version = formats.read_magic(file)
-        read = (
-            formats.read_array_header_1_0 if version == (1, 0) else formats.read_array_header_2_0
-        )
-        shape, by_columns, dtype = read(file)
-    except ValueError as error:
-        raise TableError(f"{address}: not a readable NumPy file ({error}).") from None
-    if dtype.kind not in "fiub" or not shape:
-        raise TableError(
-            f"{address}: holds {dtype} of shape {shape}; rows of real numbers are needed."
-        )
-    if len(shape) == 1:
-        shape = (shape[0], 1)
-    if by_columns and (len(shape) > 2 or "://" in address):
-        raise TableError(
-            f"{address}: stored column by column; write it with np.ascontiguousarray first."
-        )
-    return shape, by_columns and shape[1] > 1, dtype
-
-
-def _npy_file(address: str) -> FileLook:
-    """Look at the header of a NumPy file."""
-    with opened(address) as file:
-        shape, _, dtype = _npy_header(file, address)
-        begin = file.tell()
-    width = int(np.prod(shape[1:], dtype=np.int64))
-    line = width * dtype.itemsize
-    if begin + shape[0] * line > size_of(address):
-        raise TableError(
-            f"{address}: truncated; its header announces {shape[0]} rows of {line} bytes."
-        )
-    step = max(ROWS, PART_BYTES // line // ROWS * ROWS)
-    names = tuple(f"x{k}" for k in range(width))
-    parts = tuple(
-        NpyPart(address, names, row, min(row + step, shape[0]),
-                line * (min(row + step, shape[0]) - row))
-        for row in range(0, shape[0], step)
-    )  # fmt: skip
-    return FileLook(address, names, names, False, parts)
+    first = formats.read_magic(file) == (1, 0)
+    return (formats.read_array_header_1_0 if first else formats.read_array_header_2_0)(file)

@@ -230,12 +230,7 @@ def _from_categories(series: Any, label: str, name: str) -> tuple[Any, ColumnTyp
 def _from_objects(series: Any, label: str, name: str) -> tuple[Any, ColumnType]:
     arrow = load_pyarrow()
     missing = series.isna()
-    gap = "None"
-    if bool(missing.any()):
-        first = series[missing].iloc[0]
-        gap = {"NoneType": "None", "float": "nan", "NAType": "NA"}.get(
-            type(first).__name__, "None"
-        )
+    gap = _gap_among_objects(series[missing])
     try:
         plain, kind = _plain(_chunked(arrow.Array.from_pandas(series)))
         # Arrow takes 1 and 1.5, or True and 1, as one type; objects of several types stay such.
@@ -243,15 +238,7 @@ def _from_objects(series: Any, label: str, name: str) -> tuple[Any, ColumnType]:
             return plain, replace(kind, pandas="object", gap=gap)
     except (arrow.ArrowException, TypeError, ValueError, UnicodeError, OverflowError):
         pass
-    kinds = {type(c).__name__ for c in series[~missing]}
-    if kinds == {"int"}:
-        raise SchemaError(
-            f"{name}, column {label}: holds whole numbers beyond 64 bits; convert it to text with "
-            ".astype(str), or to numbers with .astype(float)."
-        )
-    if not kinds <= set(SCALARS):
-        other = listed(sorted(kinds - set(SCALARS)))
-        raise SchemaError(f"{name}, column {label}: holds objects of type {other}; convert it.")
+    _check_scalars({type(c).__name__ for c in series[~missing]}, f"{name}, column {label}")
     texts = [None if m else f"{type(c).__name__}:{c}"
              for c, m in zip(series, missing, strict=True)]  # fmt: skip
     try:
@@ -259,6 +246,24 @@ def _from_objects(series: Any, label: str, name: str) -> tuple[Any, ColumnType]:
     except UnicodeError:
         raise SchemaError(f"{name}, column {label}: holds text that is not Unicode.") from None
     return column, ColumnType("string", "object", gap, mixed=True)
+
+
+def _gap_among_objects(missing: Any) -> str:
+    """How missing values are written, by the first of them."""
+    kind = type(missing.iloc[0]).__name__ if len(missing) else ""
+    return {"float": "nan", "NAType": "NA"}.get(kind, "None")
+
+
+def _check_scalars(kinds: set[str], where: str) -> None:
+    """Refuse objects that cannot be written as text and read again."""
+    if kinds == {"int"}:
+        raise SchemaError(
+            f"{where}: holds whole numbers beyond 64 bits; convert it to text with .astype(str), "
+            "or to numbers with .astype(float)."
+        )
+    if not kinds <= set(SCALARS):
+        other = listed(sorted(kinds - set(SCALARS)))
+        raise SchemaError(f"{where}: holds objects of type {other}; convert it.")
 
 
 def _plain(column: Any) -> tuple[Any, ColumnType]:
@@ -314,10 +319,12 @@ def typed_array(values: list[Any], kind: Any) -> Any:
 
 
 PATTERNS: tuple[tuple[str, Callable[[Any, re.Match[str]], Any]], ...] = (
-    (r"timestamp\[(\w+)(?:, tz=(.+))?\]", lambda arrow, m: arrow.timestamp(m[1], m[2])),
-    (r"decimal(128|256)\((\d+), (-?\d+)\)",
-     lambda arrow, m: getattr(arrow, f"decimal{m[1]}")(int(m[2]), int(m[3]))),
-    (r"(time32|time64|duration)\[(\w+)\]", lambda arrow, m: getattr(arrow, m[1])(m[2])),
+    (r"timestamp\[(?P<unit>\w+)(?:, tz=(?P<zone>.+))?\]",
+     lambda arrow, m: arrow.timestamp(m["unit"], m["zone"])),
+    (r"(?P<kind>decimal(?:128|256))\((?P<digits>\d+), (?P<scale>-?\d+)\)",
+     lambda arrow, m: getattr(arrow, m["kind"])(int(m["digits"]), int(m["scale"]))),
+    (r"(?P<kind>time32|time64|duration)\[(?P<unit>\w+)\]",
+     lambda arrow, m: getattr(arrow, m["kind"])(m["unit"])),
 )  # fmt: skip
 
 
@@ -372,15 +379,17 @@ def build_frame(
         found = [np.asarray(a.to_numpy(zero_copy_only=False)) for a in arrays.values()]
         return np.stack(found, axis=1) if found else np.empty((rows, 0))
     table = arrow.table(list(arrays.values()), names=list(arrays))
-    if kind == "polars":
-        try:
-            import polars
-        except ImportError:
-            raise MissingExtraError("A Polars table needs Polars: pip install polars.") from None
-        # Arrow calls an enumeration a dictionary with an order.
-        ordered = {n: polars.Enum([*(t.declared or ())]) for n, t in types.items() if t.ordered}
-        return polars.DataFrame(table).cast(ordered)  # type: ignore[arg-type]
-    return table
+    return _to_polars(table, types) if kind == "polars" else table
+
+
+def _to_polars(table: Any, types: dict[str, ColumnType]) -> Any:
+    try:
+        import polars
+    except ImportError:
+        raise MissingExtraError("A Polars table needs Polars: pip install polars.") from None
+    # Arrow calls an enumeration a dictionary with an order.
+    ordered = {n: polars.Enum([*(t.declared or ())]) for n, t in types.items() if t.ordered}
+    return polars.DataFrame(table).cast(ordered)  # type: ignore[arg-type]
 
 
 def _to_arrow(array: Any, kind: ColumnType) -> Any:

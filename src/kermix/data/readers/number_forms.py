@@ -52,16 +52,13 @@ NO_UNITS = _words(
     "st nd rd th am pm a.m p.m uhr jan feb mar apr may jun jul aug sep sept oct nov dec january",
     "february march april june july august september october november december",
 )
-MOST_LOOKED_AT = 1000  # cells that tell what is around numbers: convention
 MOSTLY, OFTEN = 0.5, 0.2  # shares of numbers, and of one form, that are told of: convention
-LONGEST_UNIT = 20  # characters: convention
 # A measure and no code, whatever it is: with a sign of about, or a fraction, and without letters.
 UNKNOWN = re.compile(
     r"^(?=[^A-Za-z]*$)(?:.*[~<>\u2248\u2264\u2265\u00b1].*[0-9]"
     r"|.*(?<![0-9.])[0-9]+[.,][0-9]+(?![0-9.]))"
 )
 CODE = re.compile(r"[\w ./#-]+")
-EXACT_DIGITS = 15  # that a float holds, whatever they are
 
 
 @dataclass(frozen=True)
@@ -119,24 +116,28 @@ class NumberForm:
 
     def write(self, numbers: np.ndarray) -> list[str]:
         """Numbers as text, rounded as all are."""
-        comma = "," if self.thousands else ""
         marks = str.maketrans({",": self.thousands, ".": self.decimal})
         texts = []
         for number in np.asarray(numbers, np.float64).tolist():
-            digits, point, rest = f"{abs(number):{comma}.{self.decimals}f}".partition(".")
-            if point:
-                rest = self._trimmed(rest)
-            if self.bare and rest and digits == "0":
-                digits = ""
-            body = (digits + ("." + rest if rest else "")).translate(marks)
-            below = number < 0 and any(d not in "0.," for d in digits + rest)
-            texts.append((self.negative if below else self.positive).replace("#", body, 1))
+            body = self._body(abs(number))
+            below = number < 0 and body.strip("0.,") != ""
+            around = self.negative if below else self.positive
+            texts.append(around.replace("#", body.translate(marks), 1))
         return texts
 
-    def _trimmed(self, rest: str) -> str:
+    def _body(self, size: float) -> str:
+        """The digits of a number that is not negative, with the marks of Python."""
+        comma = "," if self.thousands else ""
+        digits, point, rest = f"{size:{comma}.{self.decimals}f}".partition(".")
+        if not point:
+            return digits
         if self.whole and not rest.strip("0"):
-            return ""
-        return rest.rstrip("0").ljust(self.least, "0") if self.least < self.decimals else rest
+            rest = ""
+        elif self.least < self.decimals:
+            rest = rest.rstrip("0").ljust(self.least, "0")
+        if self.bare and rest and digits == "0":
+            digits = ""
+        return f"{digits}.{rest}" if rest else digits
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -302,19 +303,22 @@ def _form(
     form = _with_decimals(form, bodies)
     if any(parts[0].around) or sure:
         return form
-    signed = bool(compute.any(below).as_py())
+    return form if _is_plain_form(form, filled, numbers) else None
+
+
+def _is_plain_form(form: NumberForm, filled: Any, numbers: Any) -> bool:
+    """Whether numbers with nothing around them are more than digits, and written back so."""
+    from pyarrow import compute
+
+    signed = bool(compute.any(compute.less(numbers, 0)).as_py())
     if not (form.decimals or form.thousands or signed):
-        return None  # digits alone
-    return form if _comes_back(form, filled, numbers) else None
-
-
-def _comes_back(form: NumberForm, filled: Any, numbers: Any) -> bool:
+        return False
     return form.write(np.asarray(numbers)) == filled.to_pylist()
 
 
-def _some(cells: Any) -> list[str]:
-    """Cells from all over a column."""
-    step = max(1, len(cells) // MOST_LOOKED_AT)
+def _some(cells: Any, count: int = 1000) -> list[str]:
+    """Cells from all over a column, by convention about so many."""
+    step = max(1, len(cells) // count)
     return list(cells.take(np.arange(0, len(cells), step)).to_pylist())
 
 
@@ -341,10 +345,16 @@ def _is_affix(around: tuple[str, str], spaced: bool) -> bool:
     if not after or _is_currency(after) or after in UNITS:
         return True
     after = after.removeprefix("/" if before else "")
-    words = UNIT.fullmatch(after) is not None and len(after) <= LONGEST_UNIT
-    if not words or {*after.lower().rstrip(".").split()} & NO_UNITS:
+    if not _may_be_unit(after):
         return False
     return bool(before) or spaced or UNITS.issuperset(re.split(r"[/ ]", after))
+
+
+def _may_be_unit(text: str, longest: int = 20) -> bool:
+    """Whether a text has the shape of a unit, is no month, and not longer than by convention."""
+    if UNIT.fullmatch(text) is None or len(text) > longest:
+        return False
+    return NO_UNITS.isdisjoint(text.lower().rstrip(".").split())
 
 
 def _is_currency(text: str) -> bool:
@@ -446,14 +456,14 @@ def _numbers(cells: Any, bodies: Any, decimal: str, thousands: str) -> Any:
     return compute.if_else(below, compute.negate(sizes), sizes)
 
 
-def _may_be_codes(bodies: Any, parts: Sequence[_Cell]) -> bool:
-    """Whether digits have zeros before them, are longer than numbers, or part of an id."""
+def _may_be_codes(bodies: Any, parts: Sequence[_Cell], exact: int = 15) -> bool:
+    """Whether digits have zeros before them, are more than a float holds, or part of an id."""
     from pyarrow import compute
 
     if _any(compute.match_substring_regex(bodies, "^0[0-9]")):
         return True
-    longest = bodies.filter(compute.greater(compute.utf8_length(bodies), EXACT_DIGITS))
-    if any(sum(map(str.isdigit, body)) > EXACT_DIGITS for body in longest.to_pylist()):
+    longest = bodies.filter(compute.greater(compute.utf8_length(bodies), exact))
+    if any(sum(map(str.isdigit, body)) > exact for body in longest.to_pylist()):
         return True
     letters = any(c.isalpha() for c in parts[0].around[0])
     return letters and all(p.below and p.pattern[0] not in SIGNS for p in parts)
@@ -461,28 +471,48 @@ def _may_be_codes(bodies: Any, parts: Sequence[_Cell]) -> bool:
 
 def _marks(bodies: Any, decimal: str, plain: bool) -> tuple[str, str] | None:
     """The decimal mark and what is between thousands; None if cells do not agree."""
+    points = [m for m in ".," if _has(bodies, m)]
+    ways = _possible_marks(bodies, points, decimal, plain)
+    fits = [way for way in ways if _all(_match(bodies, _body(*way)))]
+    sure = len(fits) == 1 or len(points) < 2
+    if not fits or not sure or (plain and _is_a_name(bodies, *fits[0], decimal)):
+        return None
+    return fits[0]
+
+
+def _possible_marks(
+    bodies: Any, points: list[str], decimal: str, plain: bool
+) -> list[tuple[str, str]]:
+    """Decimal marks with what may then be between thousands, the most likely ones first."""
+    if groups := [m for m in MARKS if m not in ".," and _has(bodies, m)]:
+        return _with_groups(bodies, points or [decimal], groups)
+    if not points:
+        return [(decimal, "")]
+    if len(points) == 1:
+        ways = [(points[0], ""), (_other_point(points[0]), points[0])]
+        return ways[::-1] if _are_groups(bodies, points[0], decimal, plain) else ways
+    other = _other_point(decimal)
+    return [(decimal, other), (other, decimal)]
+
+
+def _with_groups(bodies: Any, points: list[str], groups: list[str]) -> list[tuple[str, str]]:
+    """The one way of numbers with spaces or apostrophes, if there is one."""
     from pyarrow import compute
 
-    present = [m for m in MARKS if _any(compute.match_substring(bodies, m))]
-    groups = [m for m in present if m not in ".,"]
-    points = [m for m in present if m in ".,"]
-    other = "," if decimal == "." else "."
-    if groups:
-        if len(points) > 1 or len({m in SPACES for m in groups}) > 1:
-            return None
-        most = max(groups, key=lambda m: compute.sum(compute.match_substring(bodies, m)).as_py())
-        choices = [((points or [decimal])[0], most)]
-    elif len(points) == 1:
-        first, second = (points[0], ""), ("." if points[0] == "," else ",", points[0])
-        choices = [second, first] if _are_groups(bodies, points[0], decimal, plain) else [
-            first, second]  # fmt: skip
-    else:
-        choices = [(decimal, other if points else "")]
-        choices += [(other, decimal)] if points else []
-    fits = [c for c in choices if _all(_match(bodies, _body(*c)))]
-    if not fits or (len(points) == 2 and len(fits) > 1):
-        return None
-    return None if plain and _is_a_name(bodies, *fits[0], decimal) else fits[0]
+    if len(points) > 1 or len({mark in SPACES for mark in groups}) > 1:
+        return []
+    most = max(groups, key=lambda m: compute.sum(compute.match_substring(bodies, m)).as_py())
+    return [(points[0], most)]
+
+
+def _other_point(mark: str) -> str:
+    return "," if mark == "." else "."
+
+
+def _has(bodies: Any, mark: str) -> bool:
+    from pyarrow import compute
+
+    return _any(compute.match_substring(bodies, mark))
 
 
 def _are_groups(bodies: Any, mark: str, decimal: str, plain: bool) -> bool:
@@ -505,7 +535,7 @@ def _is_a_name(bodies: Any, decimal: str, thousands: str, usual: str) -> bool:
     """Whether groups of digits may be a telephone number, or an address of a computer."""
     from pyarrow import compute
 
-    if not thousands or _any(compute.match_substring(bodies, decimal)):
+    if not thousands or _has(bodies, decimal):
         return False
     if thousands in SPACES:
         ends = compute.min_max(compute.utf8_length(bodies)).as_py()

@@ -1,7 +1,8 @@
 """The one reader of typed tables: files of every kind, whole or in parts, and tables in memory."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from kermix.data.readers.common import (
     split_part,
 )
 from kermix.data.readers.delimited import CsvPart, csv_file, numeric_names, read_csv
-from kermix.data.readers.formats import FileLook, Part, look_at_file, numbers_of, read_whole
+from kermix.data.readers.formats import numbers_of, read_whole
 from kermix.data.readers.frames import Frame, as_frame, without_missing
 from kermix.data.readers.number_forms import without_marks
+from kermix.data.readers.parts import FileLook, Part, look_at_file
 from kermix.data.readers.text_columns import (
     CellType,
     ColumnJudge,
@@ -91,27 +93,31 @@ def read_alike(
 
 
 def _several(paths: list[Path], reading: Reading) -> tuple[Frame, list[str]]:
-    arrow = load_pyarrow()
     found = read_alike(paths, reading)
     explained = tuple(dict.fromkeys(n for frame, _ in found for n in frame.explained))
     notes = [n for _, said in found for n in said]
     if explained:  # text in one file is text in all
         known = replace(reading, known_text=(*reading.known_text, *explained))
         found = read_alike(paths, known)
-    first = found[0][0]
-    for frame, _ in found[1:]:
+    return replace(_put_together([frame for frame, _ in found]), explained=explained), notes
+
+
+def _put_together(frames: Sequence[Frame]) -> Frame:
+    """The rows of tables with the same columns, which are those of the first."""
+    arrow = load_pyarrow()
+    first = frames[0]
+    for frame in frames[1:]:
         if {*frame.columns} != {*first.columns}:
             raise TableError(
                 f"{frame.name}: its columns are {listed(frame.columns)}, and {first.name} has "
                 f"{listed(first.columns)}."
             )
     try:
-        tables = [arrow.table({n: f.columns[n] for n in first.columns}) for f, _ in found]
+        tables = [arrow.table({n: f.columns[n] for n in first.columns}) for f in frames]
         whole = arrow.concat_tables(tables, promote_options="permissive")
     except arrow.ArrowException as error:
         raise TableError(f"{first.name} and the others: {error}.") from None
-    frame = replace(as_frame(whole, first.name), form=first.form, explained=explained)
-    return frame, notes
+    return replace(as_frame(whole, first.name), form=first.form)
 
 
 def _file(path: Path, reading: Reading) -> tuple[Frame, list[str]]:
@@ -148,14 +154,13 @@ def _with_marks(frame: Frame, reading: Reading) -> Frame:
 
 
 def _chosen(frame: Frame, reading: Reading) -> Frame:
-    names = list(frame.columns)
     for given in (reading.columns or (), reading.exclude, tuple(reading.kinds)):
         unknown = [n for n in given if n not in frame.columns]
         if unknown:
             raise TableError(
-                f"{frame.name} has no column {listed(unknown)}; it has {listed(names)}."
+                f"{frame.name} has no column {listed(unknown)}; it has {listed(frame.columns)}."
             )
-    kept = [n for n in (reading.columns or names) if n not in reading.exclude]
+    kept = reading.used(reading.columns or frame.columns)
     if not kept:
         raise TableError(f"{frame.name}: no column is left.")
     if not frame.rows:
@@ -242,51 +247,62 @@ def open_files(
 
 def _alike(looks: list[FileLook]) -> tuple[FileLook, ...]:
     """Text files whose columns have one type in all of them."""
-    text = [look.parts[0] for look in looks if look.parts and isinstance(look.parts[0], CsvPart)]
-    types: list[dict[str, CellType]] = [dict(part.types) for part in text]
-    for name in {n for own in types for n in own} if len(text) > 1 else ():
+    types = {look.address: dict(part.types) for look in looks for part in look.parts[:1]
+             if isinstance(part, CsvPart)}  # fmt: skip
+    if len(types) > 1:
+        _make_alike(list(types.values()))
+    return tuple(_typed(look, types.get(look.address)) for look in looks)
+
+
+def _make_alike(types: Sequence[dict[str, CellType]]) -> None:
+    """Change the types of columns to those in which the rows of all files can be read."""
+    for name in {name for own in types for name in own}:
         having = [own for own in types if name in own]
         for own, kind in zip(having, alike([own[name] for own in having]), strict=True):
             own[name] = kind
-    known = {part.address: own for part, own in zip(text, types, strict=True)}
-    found = []
-    for look in looks:
-        if look.address in known:
-            same = known[look.address]
-            parts = tuple(replace(p, types=same) for p in look.parts)  # type: ignore[call-arg]
-            look = replace(look, parts=parts, columns=numeric_names(same))
-        found.append(look)
-    return tuple(found)
+
+
+def _typed(look: FileLook, types: Mapping[str, CellType] | None) -> FileLook:
+    """A file with other types of its columns, if it is text."""
+    if types is None:
+        return look
+    parts = tuple(replace(p, types=types) for p in look.parts)  # type: ignore[call-arg]
+    return replace(look, parts=parts, columns=numeric_names(types))
 
 
 def _chosen_columns(
     looks: tuple[FileLook, ...], columns: Sequence[str] | None, typed: bool
 ) -> Files:
+    shown = [replace(k, columns=k.all_columns) if typed else k for k in looks]
     first = looks[0]
-    others = tuple(c for c in first.all_columns if c not in first.columns)
-    shown = looks
-    if typed:
-        shown = tuple(replace(look, columns=look.all_columns) for look in looks)
     wanted = tuple(shown[0].columns if columns is None else columns)
     if not wanted:
         raise TableError(
             f"{first.address}: no column holds numbers; it has {', '.join(first.all_columns)}."
         )
-    parts: list[Part] = []
-    for look in shown:
-        names = _matched(look, shown[0], wanted, strict=columns is None)
-        faults = [name for name in look.faults if columns is None or name in names]
-        if faults:
-            raise SchemaError(look.faults[faults[0]])
-        parts += [replace(part, columns=names) for part in look.parts]
+    strict = columns is None
+    parts = tuple(chain.from_iterable(_parts_of(k, shown[0], wanted, strict) for k in shown))
     if not parts:
         raise TableError(f"{first.address}: there are no rows in it, nor in any other file.")
-    notes = tuple(dict.fromkeys(note for look in looks for note in look.notes))
+    files = Files(looks, wanted, parts, (), tuple(dict.fromkeys(_notes(looks))))
     if typed:
-        return Files(
-            looks, wanted, tuple(parts), (), notes, tuple(c for c in others if c in wanted)
-        )
-    return Files(looks, wanted, tuple(parts), () if columns else others, notes)
+        return replace(files, others=tuple(c for c in first.others if c in wanted))
+    return replace(files, ignored=() if columns else first.others)
+
+
+def _notes(looks: Sequence[FileLook]) -> list[str]:
+    return [note for look in looks for note in look.notes]
+
+
+def _parts_of(
+    look: FileLook, first: FileLook, wanted: tuple[str, ...], strict: bool
+) -> list[Part]:
+    """The parts of a file with the columns that are wanted, which must be without a fault."""
+    names = _matched(look, first, wanted, strict)
+    for name, fault in look.faults.items():
+        if strict or name in names:
+            raise SchemaError(fault)
+    return [replace(part, columns=names) for part in look.parts]
 
 
 def _matched(

@@ -6,29 +6,33 @@ words among numbers are a fault.
 Cells are looked at in blocks, so that a file has the same types whether memory holds it or not.
 """
 
-import re
 import shlex
-import zoneinfo
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kermix.data.readers.common import GAPS, MARKS, NULLS, TRUTHS, Reading, listed, load_pyarrow
+from kermix.data.readers.common import (
+    GAPS,
+    MARKS,
+    NULLS,
+    Reading,
+    all_match,
+    any_match,
+    listed,
+    load_pyarrow,
+)
 from kermix.data.readers.frames import arrow_type
-from kermix.data.readers.number_forms import look_at_numbers
+from kermix.data.readers.number_forms import without_marks
 
 __all__ = [
     "CellType",
     "ColumnJudge",
     "StrayWords",
     "alike",
-    "cell_ways",
     "decide",
     "is_code_text",
     "null_words",
     "read_words",
-    "truth_words",
 ]
 
 WHOLE = r"^\+?[0-9]+$"
@@ -39,18 +43,11 @@ WORDS_OF_TRUTH = r"^(?:true|True|TRUE|false|False|FALSE)$"
 CLOCK = r"^\d\d:\d\d(?::\d\d)?$"
 TWO_LETTERS = r"^[A-Z]{2}$"
 SPELLED_NA = "NA"
-CODES = 3  # with so many others of two letters, NA is one of them; a convention
-FIRST_WORDS = 1000  # cells that tell how many different numbers there are: a convention
-SHOWN_WORDS = 5  # that are no numbers: a convention
-FIRST = 16  # cells that are tried before all: a convention
-# Digits with which 64 bits may not hold a whole number.
-LONG = 19
 GROUPED = {
     d: rf"^[-+]?(?:(?:\d+{m}?\d*|{m}\d+)(?:[eE][-+]?\d+)?|\d{{1,3}}(?:{t}\d{{3}})+(?:{m}\d+)?)$"
     for d, m, t in ((".", r"\.", ","), (",", ",", r"\."))
 }  # numbers by decimal mark, with or without marks between thousands
 THOUSANDS = {".": ",", ",": "."}
-GROUPS = {".": r"\d,\d\d\d", ",": r"\d\.\d\d\d"}
 # A number among words, by decimal mark, and zeros before it that make it a code.
 PLAIN = {
     d: rf"^[-+]?(?:[0-9]+{m}?[0-9]*|{m}[0-9]+)(?:[eE][-+]?[0-9]+)?$"
@@ -67,11 +64,21 @@ LADDER = {
     "date32[day]": ("date32[day]", *TIMES),
     "time32[s]": ("time32[s]",),
     "timestamp[s]": TIMES,
-    "timestamp[ns]": TIMES[1:],
+    "timestamp[ns]": ("timestamp[ns]",),
     "timestamp[s, tz=UTC]": INSTANTS,
-    "timestamp[ns, tz=UTC]": INSTANTS[1:],
+    "timestamp[ns, tz=UTC]": ("timestamp[ns, tz=UTC]",),
 }
 NUMBERS = ("int64", "double")
+NOTES = {  # what is said of columns that look like others
+    "digits": "{file}: digits of {columns} are text, because of leading zeros or signs; for "
+    "numbers, use --kind {first}=number.",
+    "marks": "{file}: {shown} in {columns} means missing; if it is a value, use --kind "
+    "{first}=category.",
+    "groups": "{file}: {columns} has thousands separators, as in {shown}; if these are not "
+    "numbers, use --kind {first}=category.",
+    "NA": "{file}: NA in {columns} is a code like the others; if it means missing, use "
+    "--missing NA.",
+}
 NONE = frozenset[str]()
 
 
@@ -130,7 +137,7 @@ class CellType:
 
         arrow = load_pyarrow()
         shape = self._shape
-        if shape is not None and not _all(text, shape):
+        if shape is not None and not all_match(text, shape):
             return None
         try:
             if self.arrow == "time32[s]":
@@ -152,6 +159,25 @@ class CellType:
         return {"bool": WORDS_OF_TRUTH, "time32[s]": CLOCK}.get(self.arrow)
 
 
+@dataclass(frozen=True)
+class Conventions:
+    """What is many and what is few, where the cells of a column are judged.
+
+    Attributes:
+        first: Cells that are tried before all, as to fail at all takes long.
+        first_words: Cells that tell how many different numbers there are.
+        shown_words: Those that are no numbers, and are told of.
+        codes: With so many others of two letters, NA is one of them.
+        long: Digits with which 64 bits may not hold a whole number.
+    """
+
+    first: int = 16
+    first_words: int = 1000
+    shown_words: int = 5
+    codes: int = 3
+    long: int = 19
+
+
 class ColumnJudge:
     """What was seen of a column of text so far, and what type it has by that.
 
@@ -159,13 +185,17 @@ class ColumnJudge:
         decimal: The decimal mark of the file.
         asked: Its kind, if the user said so: "text" stays as it is, a "number" is never a code,
             and of another kind unusual numbers are left alone.
+        by: What is many and what is few.
     """
 
-    def __init__(self, decimal: str, asked: str | None = None) -> None:
-        self.asked, self.decimal = asked, decimal
+    def __init__(
+        self, decimal: str, asked: str | None = None, by: Conventions | None = None
+    ) -> None:
+        self.asked, self.decimal, self._by = asked, decimal, by or Conventions()
         self.kind = "string" if asked == "text" else "null"
         self.grouped: str | None = None  # a number with marks between thousands
         self.gaps: set[str] = set()
+        self._marks = sorted(GAPS if asked in (None, "number") else NULLS)  # that may be gaps
         self.has_nulls = self.trimmed = False
         self._digits, self._padded, self._phones = True, False, True
         self._cells = self._long = 0  # how many, and how many that 64 bits may not hold
@@ -194,7 +224,8 @@ class ColumnJudge:
         if self._fits(cells):
             return True
         plain = compute.utf8_trim_whitespace(cells)
-        gaps = _are_in(plain, self._gaps())
+        words = load_pyarrow().array(self._marks, "string")
+        gaps = compute.is_in(plain, value_set=words)
         rest = plain.filter(compute.invert(gaps))
         if len(rest) and not self._fits(rest):
             if self.kind != "null":  # the cells before were of another type
@@ -207,12 +238,9 @@ class ColumnJudge:
         self.gaps |= {*plain.filter(gaps).unique().to_pylist()}
         return True
 
-    def _gaps(self) -> frozenset[str]:
-        return GAPS if self.asked in (None, "number") else frozenset(NULLS)
-
     def _fits(self, cells: Any) -> bool:
         """Whether cells are of the type that those before had, or one that both have."""
-        some = cells.slice(0, FIRST)  # to fail at all cells takes long
+        some = cells.slice(0, self._by.first)
         plain = [CellType(kind, self.decimal, grouped=bool(self.grouped))
                  for kind in LADDER[self.kind]]  # fmt: skip
         grouped = [replace(t, grouped=True) for t in plain if t.arrow in NUMBERS]
@@ -230,16 +258,16 @@ class ColumnJudge:
             from pyarrow import compute
 
             if kind == "int64":
-                if _any(cells, HEXADECIMAL):
+                if any_match(cells, HEXADECIMAL):
                     return False
                 self._digits, self._phones = compute.min(typed).as_py() >= 0, False
             else:
-                self._digits = _all(cells, WHOLE)
-                self._phones = self._phones and self._digits and _all(cells, PHONE)
-            self._padded = self._padded or (self._digits and _any(cells, PADDED))
-            self._different = self._different or len(cells.slice(0, FIRST_WORDS).unique())
+                self._digits = all_match(cells, WHOLE)
+                self._phones = self._phones and self._digits and all_match(cells, PHONE)
+            self._padded = self._padded or (self._digits and any_match(cells, PADDED))
+            self._different = self._different or len(cells.slice(0, self._by.first_words).unique())
             lengths = compute.binary_length(cells)
-            self._long += compute.sum(compute.greater_equal(lengths, LONG)).as_py()
+            self._long += compute.sum(compute.greater_equal(lengths, self._by.long)).as_py()
             self._cells += len(cells)
         self.kind = kind
         return True
@@ -250,7 +278,7 @@ class ColumnJudge:
         words = cells.unique()
         self.has_na = self.has_na or bool(compute.any(compute.equal(words, SPELLED_NA)).as_py())
         if self._codes is not None:
-            codes = None if not _all(words, TWO_LETTERS) else words.to_pylist()
+            codes = None if not all_match(words, TWO_LETTERS) else words.to_pylist()
             self._codes = None if codes is None else self._codes.union(codes)
         if self.asked in (None, "number") and 2 * self._numbers >= self._words:
             self._look_for_numbers(words, text)
@@ -260,12 +288,12 @@ class ColumnJudge:
         from pyarrow import compute
 
         plain = compute.utf8_trim_whitespace(words)
-        filled = compute.invert(_are_in(plain, GAPS))
+        filled = without_marks(plain).is_valid()
         words, plain = words.filter(filled), plain.filter(filled)
         numbers = compute.match_substring_regex(plain, PLAIN[self.decimal])
         self._words += len(words)
         self._numbers += compute.sum(numbers).as_py() or 0
-        self._padded = self._padded or _any(plain.filter(numbers), PADDED)
+        self._padded = self._padded or any_match(plain.filter(numbers), PADDED)
         others = words.filter(compute.invert(numbers))
         digits = compute.match_substring_regex(others, f"[0-9]|{WORDS_OF_TRUTH}")
         self._coded = self._coded or bool(compute.any(digits).as_py())
@@ -276,8 +304,9 @@ class ColumnJudge:
         from pyarrow import compute
 
         self._stray_cells += compute.sum(compute.is_in(text, value_set=words)).as_py() or 0
-        for word in words[: SHOWN_WORDS + 1].to_pylist():
-            if word not in self._stray and len(self._stray) == SHOWN_WORDS:
+        shown = self._by.shown_words
+        for word in words[: shown + 1].to_pylist():
+            if word not in self._stray and len(self._stray) == shown:
                 self._more_stray = True
             else:
                 self._stray.setdefault(word, self._rows + compute.index(text, word).as_py())
@@ -311,9 +340,8 @@ class ColumnJudge:
     def may_have_na(self) -> bool:
         """Whether NA may be one of its codes, as of countries, and nothing that is missing."""
         others = (self._codes or set()) - {SPELLED_NA}
-        return (
-            self.kind == "string" and self.has_na and not self.has_nulls and len(others) >= CODES
-        )
+        many = len(others) >= self._by.codes
+        return self.kind == "string" and self.has_na and not self.has_nulls and many
 
     def type(self, na_is_code: bool = False) -> CellType:
         """The type of all cells seen."""
@@ -412,44 +440,31 @@ def decide(
         name: Of the file.
         some: Some of its rows as text, an Arrow table.
     """
-    spelled = any(
-        SPELLED_NA in j.gaps or (j.has_na and not j.may_have_na) for j in judges.values()
-    )
-    codes = [n for n, j in judges.items() if j.may_have_na and not spelled]
+    codes = _with_na_as_code(judges)
     types = {n: judge.type(n in codes) for n, judge in judges.items()}
     used = reading.used(judges)
     digits = [n for n in used if judges[n].is_code and n not in reading.kinds]
-    notes = _code_notes(name, [n for n in digits if _repeats(some.column(n))])
     typed = [n for n in used if types[n].arrow != "string"]
-    notes += _gap_notes(name, {n: types[n].gaps & {*MARKS} for n in typed})
-    notes += _group_notes(name, {n: judges[n].grouped for n in typed})
-    if kept := [n for n in codes if n in used]:
-        notes.append(
-            f"{name}: {SPELLED_NA} in {listed(kept)} is a code like the others; if it means "
-            f"missing, use --missing {SPELLED_NA}."
-        )
+    marked = {n: gaps for n in typed if (gaps := types[n].gaps & {*MARKS})}
+    grouped = {n: number for n in typed if (number := judges[n].grouped)}
+    shown = listed(map(repr, sorted(frozenset().union(*marked.values()))))
+    having = {
+        "digits": ([n for n in digits if _repeats(some.column(n))], ""),
+        "marks": (list(marked), shown),
+        "groups": (list(grouped), repr(next(iter(grouped.values()), ""))),
+        "NA": ([n for n in codes if n in used], ""),
+    }
+    notes = [NOTES[what].format(file=name, columns=listed(columns), first=columns[0], shown=cells)
+             for what, (columns, cells) in having.items() if columns]  # fmt: skip
     return types, notes
 
 
-def _gap_notes(name: str, marks: Mapping[str, frozenset[str]]) -> list[str]:
-    having = [n for n in marks if marks[n]]
-    if not having:
-        return []
-    shown = listed(repr(m) for m in sorted({m for own in marks.values() for m in own}))
-    return [
-        f"{name}: {shown} in {listed(having)} means missing; if it is a value, use --kind "
-        f"{having[0]}=category."
-    ]
-
-
-def _group_notes(name: str, grouped: Mapping[str, str | None]) -> list[str]:
-    having = [n for n in grouped if grouped[n]]
-    if not having:
-        return []
-    return [
-        f"{name}: {listed(having)} has thousands separators, as in {grouped[having[0]]!r}; if "
-        f"these are not numbers, use --kind {having[0]}=category."
-    ]
+def _with_na_as_code(judges: Mapping[str, ColumnJudge]) -> list[str]:
+    """The columns in which NA is a code: none, if it stands for a gap in another."""
+    for judge in judges.values():
+        if SPELLED_NA in judge.gaps or (judge.has_na and not judge.may_have_na):
+            return []
+    return [name for name, judge in judges.items() if judge.may_have_na]
 
 
 def alike(types: Sequence[CellType]) -> list[CellType]:
@@ -474,7 +489,11 @@ def alike(types: Sequence[CellType]) -> list[CellType]:
 def is_code_text(column: Any) -> bool:
     """Whether a column is text of digits alone, which in another file might look like numbers."""
     types = load_pyarrow().types
-    return types.is_string(column.type) and column.null_count < len(column) and _all(column, WHOLE)
+    return (
+        types.is_string(column.type)
+        and column.null_count < len(column)
+        and all_match(column, WHOLE)
+    )
 
 
 def read_words(text: Any) -> Any:
@@ -488,30 +507,10 @@ def read_words(text: Any) -> Any:
     return judge.type(judge.may_have_na).read(text)
 
 
-def _code_notes(name: str, used: Sequence[str]) -> list[str]:
-    return [
-        f"{name}: digits of {listed(used)} are text, because of leading zeros or signs; for "
-        f"numbers, use --kind {used[0]}=number."
-    ] if used else []  # fmt: skip
-
-
 def _repeats(column: Any) -> bool:
     """Whether a column does not tell rows apart: of one that does, nobody wants to hear."""
     cells = column.drop_null()
     return len(cells) < 2 or len(cells.unique()) < len(cells)
-
-
-def _are_in(cells: Any, words: frozenset[str]) -> Any:
-    from pyarrow import compute
-
-    return compute.is_in(cells, value_set=load_pyarrow().array(sorted(words), "string"))
-
-
-def _all(cells: Any, pattern: str) -> bool:
-    from pyarrow import compute
-
-    fits = compute.match_substring_regex(cells, pattern)
-    return bool(compute.all(fits, min_count=0).as_py())  # also of gaps alone
 
 
 def _first_with(cells: Any, mark: str) -> str:
@@ -519,137 +518,3 @@ def _first_with(cells: Any, mark: str) -> str:
 
     found: str = cells.filter(compute.match_substring(cells, mark))[0].as_py()
     return found
-
-
-def _any(cells: Any, pattern: str) -> bool:
-    from pyarrow import compute
-
-    return bool(compute.any(compute.match_substring_regex(cells, pattern)).as_py())
-
-
-INSTANT = re.compile(r"\d{4}-\d\d-\d\d([ T])[\d:.,]+(Z|[+-]\d\d(?::?\d\d)?)")
-SECONDS = r"\d\d:\d\d(?P<seconds>:\d\d(?:[.,](?P<fraction>\d+))?)?"
-# That tell the time zone: two a day of a year, nearly; and how numbers are written.
-SHOWN_INSTANTS, SHOWN_NUMBERS = 500, 1000
-
-
-def cell_ways(read: Any, text: Any, decimal: str = ".") -> dict[str, dict[str, Any]]:
-    """How cells are written, of columns that have another way than the usual one.
-
-    Truth values have their words, times what is between day and hour, their zone, and how exact
-    they are; numbers so many decimals as all have, or one if even whole numbers have that, or a
-    form, such as with marks between thousands.
-
-    Args:
-        read: Some rows as they are read, an Arrow table.
-        text: The same rows as they are written.
-        decimal: The decimal mark.
-    """
-    types = load_pyarrow().types
-    ways: dict[str, dict[str, Any]] = {}
-    for name in text.column_names:
-        cells, words = read.column(name), text.column(name)
-        known = cells.is_valid()
-        cells, words = cells.filter(known), words.filter(known)
-        if not len(cells):
-            continue
-        if types.is_boolean(cells.type):
-            ways[name] = {"truths": list(truth_words(cells, words))}
-        elif types.is_timestamp(cells.type) or types.is_time(cells.type):
-            shown = words.slice(0, SHOWN_INSTANTS).to_pylist()
-            ways[name] = _exactness(words, cells.type)
-            if types.is_timestamp(cells.type):
-                ways[name] |= _way_of_times(cells.slice(0, SHOWN_INSTANTS), shown)
-        elif types.is_floating(cells.type) or types.is_integer(cells.type):
-            ways[name] = _way_of_numbers(words, decimal)
-    return {name: way for name, way in ways.items() if way}
-
-
-def _way_of_numbers(words: Any, decimal: str) -> dict[str, Any]:
-    from pyarrow import compute
-
-    found = compute.extract_regex(words, r"^-?\d+(?:[.,](?P<after>\d+))?$")
-    grouped = _any(words, GROUPS[decimal])
-    if found.null_count or grouped:
-        few = look_at_numbers(words.slice(0, SHOWN_NUMBERS), decimal, sure=True).form
-        form = few and look_at_numbers(words, decimal, sure=True).form
-        return {"form": form.to_dict()} if form else {}
-    digits = compute.min_max(compute.utf8_length(compute.struct_field(found, "after"))).as_py()
-    least = min(1, digits["min"]) if digits["min"] < digits["max"] else digits["min"]
-    return {"decimals": least} if least else {}
-
-
-def _exactness(words: Any, kind: Any) -> dict[str, Any]:
-    """How much of a second times have; of those without seconds, that they have none."""
-    from pyarrow import compute
-
-    found = compute.extract_regex(words, SECONDS)
-    clocks = compute.drop_null(found)
-    if not len(clocks):
-        return {}
-    if not compute.any(compute.not_equal(compute.struct_field(clocks, "seconds"), "")).as_py():
-        return {"exact": "minutes"}
-    if kind.unit == "s":
-        return {}
-    digits = compute.min_max(compute.utf8_length(compute.struct_field(clocks, "fraction")))
-    return {"exact": digits["max"].as_py(), "bare": digits["min"].as_py() == 0}
-
-
-def _way_of_times(cells: Any, words: list[str]) -> dict[str, Any]:
-    if cells.type.tz is None:
-        return {"between": "T"} if all("T" in word for word in words) else {}
-    found = [INSTANT.fullmatch(word) for word in words]
-    between = {match[1] for match in found if match is not None}
-    offsets = [match[2] for match in found if match is not None]
-    if len(offsets) < len(words) or len(between) > 1:
-        return {}
-    way = {"between": between.pop()}
-    if set(offsets) == {"Z"}:
-        return {**way, "zone": "UTC", "offset": "Z"}
-    shape = {6: "+00:00", 5: "+0000"}.get(max(map(len, offsets)), "+00")
-    return {**way, "zone": _zone(cells, offsets), "offset": shape}
-
-
-def _zone(cells: Any, offsets: list[str]) -> str:
-    """A time zone whose clocks are so far from universal time at these instants."""
-    from pyarrow import compute
-
-    arrow = load_pyarrow()
-    plain = [f"{offset.replace(':', '').replace('Z', '+00'):0<5}" for offset in offsets]
-    (usual, _), *others = Counter(plain).most_common()
-    fixed = f"{usual[:3]}:{usual[3:]}"
-    if not others:
-        return fixed
-    # With the usual names first; any that fits tells the same.
-    for zone in sorted(zoneinfo.available_timezones(), key=lambda z: (z[:7] != "Europe/", z)):
-        try:
-            moved = cells[:2].cast(arrow.timestamp(cells.type.unit, zone))
-            compute.strftime(moved, format="%z", locale="C")
-        except arrow.ArrowInvalid:  # a zone that Arrow does not have
-            continue
-        own = compute.strftime(cells.cast(moved.type), format="%z", locale="C")
-        if own.to_pylist() == plain:
-            return zone
-    return fixed
-
-
-def truth_words(read: Any, text: Any) -> tuple[str, str]:
-    """How no and yes are written in a column; of a word that is not there, as the other one is.
-
-    Args:
-        read: Truth values.
-        text: The same cells as they are written.
-
-    Example:
-        >>> import pyarrow
-        >>> truth_words(pyarrow.array([None, True]), pyarrow.array(["", "TRUE"]))
-        ('FALSE', 'TRUE')
-    """
-    from pyarrow import compute
-
-    places = [compute.index(read, value).as_py() for value in (False, True)]
-    words = [text[place].as_py() if place >= 0 else None for place in places]
-    known = next((word for word in words if word is not None), TRUTHS[0])
-    cased = str.upper if known.isupper() else str.title if known.istitle() else str.lower
-    no, yes = (word or cased(usual) for word, usual in zip(words, TRUTHS, strict=True))
-    return no, yes

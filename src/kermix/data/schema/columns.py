@@ -259,6 +259,14 @@ class CategoryColumn(Column):
         more = {"values": list(self.values), "value_type": self.value_type, "other": self.other}
         return {**super().to_dict(), **more}
 
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> "CategoryColumn":
+        """What was saved, its type apart; ValueError if it is damaged."""
+        values = typed_array(saved["values"], arrow_type(saved["value_type"]))
+        if len(values.unique()) < len(values):
+            raise ValueError(f"column {saved['name']} has a value twice")
+        return cls(**{**saved, "values": tuple(saved["values"])})
+
 
 @dataclass(frozen=True, eq=False)
 class NumberColumn(Column):
@@ -469,6 +477,25 @@ class NumberColumn(Column):
         atoms = self.atoms.tolist()
         return {**super().to_dict(), **more, "text": text, **form, "atoms": atoms,
                 "map": self.map.to_dict()}  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> "NumberColumn":
+        """What was saved, its type apart; ValueError if it is damaged."""
+        fields, text = dict(saved), saved["text"]
+        if text is not None and [type(part) for part in text] != [str, str]:
+            raise ValueError(f"text is {text!r:.60}")
+        atoms = np.array(fields["atoms"], np.float64)
+        if (
+            not fields["low"] <= fields["high"]
+            or atoms.ndim != 1
+            or not (np.diff(atoms) > 0).all()
+        ):
+            raise ValueError(f"the numbers of column {fields['name']} do not increase")
+        fields |= {"map": MonotoneMap.from_dict(fields["map"]), "atoms": atoms,
+                   "text": None if text is None else tuple(text)}  # fmt: skip
+        if "form" in fields:
+            fields["form"] = NumberForm.from_dict(fields["form"])
+        return cls(**fields)
 
 
 def plain_numbers(filled: Any, name: str, table: str, origin: int = 0) -> np.ndarray:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from kermix.data.readers.common import load_pyarrow
+from kermix.data.readers.common import all_match, any_match, load_pyarrow
 from kermix.data.schema.columns import family
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "MOST_FRAMES",
     "SHARED",
     "Codes",
-    "all_match",
     "key_texts",
     "places_of",
     "read_codes",
@@ -36,7 +35,6 @@ __all__ = [
 MOST_FRAMES, MOST_SHAPES = 1000, 50  # beyond which there is no pattern
 SHARED, COVERED = 2, 0.9  # a frame or shape has so many rows; those kept have this share of them
 FEW = 10  # rows, from which on characters and words are those of the pattern
-LONGEST = 18  # digits of a number; longer ones are characters
 CLASSES = (string.digits, string.ascii_uppercase, string.ascii_lowercase)
 FIELD = re.compile(r"([^\W_]+)")
 RUN = re.compile(r"[0-9]+|[A-Z]+|[^A-Z0-9]+")
@@ -203,31 +201,30 @@ def _widest(parts: Any) -> int | None:
         range(len(parts)), key=lambda k: (_options(parts[k]), k), default=None)  # fmt: skip
 
 
-def all_match(values: Any, pattern: str) -> bool:
-    """Whether a regular expression is found in all texts."""
-    from pyarrow import compute
-
-    return bool(compute.all(compute.match_substring_regex(values, pattern)).as_py())
-
-
 def read_codes(values: Any, sure: bool) -> Codes | None:
     """The parts of ids; None of words and sentences, unless somebody is sure that they are ids."""
     from pyarrow import compute
 
-    lengths = compute.unique(compute.utf8_length(values))
-    digits = compute.mean(compute.match_substring_regex(values, "[0-9]").cast("int8")).as_py()
-    coded = digits > 0.5 or (len(lengths) == 1 and all_match(values, "^[^a-z ]*[A-Z][^a-z ]*$"))
+    fixed = len(compute.unique(compute.utf8_length(values))) == 1
     least = 1 if sure else min(SHARED, len(values))
-    if not sure and not (coded and (_alike(values, least) or (
-        len(lengths) == 1 and not compute.any(compute.match_substring_regex(values, r"\s")).as_py()
-    ))):  # fmt: skip
+    if not sure and not _are_codes(values, fixed, least):
         return None
     texts = values.to_pylist()
-    fixed = len(lengths) == 1
     groups = _grouped(texts, _places_of_gaps if fixed else _gaps, least, 0 if sure else COVERED)
     if groups is None:
         return Codes(((tuple(places_of(texts)), len(texts)),))
     return Codes(tuple((_alone(_parts(group)), len(group)) for group in groups))
+
+
+def _are_codes(values: Any, fixed: bool, least: int) -> bool:
+    """Whether texts have digits or capitals, and nearly all look alike or are one word."""
+    from pyarrow import compute
+
+    digits = compute.mean(compute.match_substring_regex(values, "[0-9]").cast("int8")).as_py()
+    capitals = fixed and all_match(values, "^[^a-z ]*[A-Z][^a-z ]*$")
+    if digits <= 0.5 and not capitals:
+        return False
+    return _alike(values, least) or (fixed and not any_match(values, r"\s"))
 
 
 def _alike(values: Any, least: int) -> bool:
@@ -309,13 +306,27 @@ def _field(texts: Sequence[str]) -> tuple[Any, ...]:
         return words
     fixed = len(set(map(len, texts))) == 1
     turns = {_turns(classes) for classes in {_classes(text) for text in texts}}
-    if len(turns) == 1:
-        columns = list(zip(*map(RUN.findall, texts), strict=True))
-        if len(columns) > 1 and (not fixed or all(len(set(map(len, c))) == 1 for c in columns)):
-            return tuple(part for column in columns for part in _field(column))
-        if len(columns) == 1 and turns == {"0"} and max(map(len, texts)) <= LONGEST:
-            return (Span.of(texts),)
-    return _mixed_field(texts, fixed)
+    return (_field_in_turns(texts, turns.pop(), fixed) if len(turns) == 1 else None) or (
+        _mixed_field(texts, fixed))  # fmt: skip
+
+
+def _field_in_turns(
+    texts: Sequence[str], turns: str, fixed: bool, longest: int = 18
+) -> tuple[Any, ...] | None:
+    """The parts of letters and digits that come in one order; None if they cannot be told apart.
+
+    Args:
+        texts: Of the column.
+        turns: The order, such as a0.
+        fixed: Whether all texts have one length.
+        longest: Digits of a number; longer ones are characters.
+    """
+    columns = list(zip(*map(RUN.findall, texts), strict=True))
+    if len(columns) > 1 and (not fixed or all(len(set(map(len, c))) == 1 for c in columns)):
+        return tuple(part for column in columns for part in _field(column))
+    if len(columns) == 1 and turns == "0" and max(map(len, texts)) <= longest:
+        return (Span.of(texts),)
+    return None
 
 
 def _mixed_field(texts: Sequence[str], fixed: bool) -> tuple[Any, ...]:

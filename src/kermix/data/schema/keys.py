@@ -13,19 +13,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from kermix.data.readers.common import load_pyarrow
+from kermix.data.readers.common import all_match, any_match, load_pyarrow
 from kermix.data.schema.key_text import (
     COVERED,
     FEW,
     MOST_FRAMES,
     SHARED,
     Codes,
-    all_match,
     places_of,
     read_codes,
     round_ends,
@@ -36,17 +35,28 @@ __all__ = ["KeyMaker", "KeyPattern", "key_seed"]
 HEX = "0123456789abcdef"
 UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[1-8][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 DAY = r"((?:19|20)\d\d)([-/._]?)(0[1-9]|1[0-2])\2(0[1-9]|[12]\d|3[01])"
-VERSION_AND_VARIANT = (14, 19)  # places of a UUID that are not free
-SPLITS = (  # what is before the number that counts, the number, and what is after it
-    r"^(?P<before>(?s:.*?)(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01]))"
-    r"(?P<number>\d{1,10})(?P<after>\D*)$",
-    r"^(?P<before>(?s:.*?))(?P<number>\d{1,18})(?P<after>\D*)$",
-    r"^(?P<before>\D*)(?P<number>\d{1,18})(?P<after>(?s:.*))$",
-)
-DENSE = 2  # numbers that leave out fewer than every second one are counted on
-BLOCK = 4096  # ids tried at once
-SCARCE = 0.1  # share of them that is new, below which the pattern is made wider
-BEYOND_CHANCE = 2.0**80  # so many ids that none is met twice
+
+
+class Split(NamedTuple):
+    """Where an id is divided into what is before its number, the number, and what is after it."""
+
+    pattern: str
+    has_day: bool = False  # before the number, and in all ids
+
+    @property
+    def share(self) -> float:
+        """Of ids that have to be so."""
+        return 1.0 if self.has_day else COVERED
+
+
+SPLITS = (  # the first that tells ids apart counts
+    Split(
+        r"^(?P<before>(?s:.*?)(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01]))"
+        r"(?P<number>\d{1,10})(?P<after>\D*)$", has_day=True,
+    ),
+    Split(r"^(?P<before>(?s:.*?))(?P<number>\d{1,18})(?P<after>\D*)$"),
+    Split(r"^(?P<before>\D*)(?P<number>\d{1,18})(?P<after>(?s:.*))$"),
+)  # fmt: skip
 
 
 def key_seed(generator: torch.Generator) -> int:
@@ -82,7 +92,8 @@ class Serial:
     @property
     def dense(self) -> bool:
         """Whether new ones count on from the last: most numbers, or their pairs, are taken."""
-        span, most = (self.high - self.low) // self.step + 1, DENSE * self.rows
+        # Numbers that leave out fewer than every second one are counted on.
+        span, most = (self.high - self.low) // self.step + 1, 2 * self.rows
         days = 1 if self.days is None else self.days[1] - self.days[0] + 1
         return span <= most and (self.single or span * len(self.frames) * days <= most)
 
@@ -137,7 +148,7 @@ class Serial:
         """The same, with the numbers of further ids."""
         from pyarrow import compute
 
-        found = compute.extract_regex(texts, SPLITS[self.split]).drop_null()
+        found = compute.extract_regex(texts, SPLITS[self.split].pattern).drop_null()
         rows = self.rows + len(texts)
         if not len(found):
             return replace(self, rows=rows)
@@ -201,8 +212,9 @@ class KeyPattern:
         """The pattern of further ids."""
         return replace(self, form=self.form.stretched(values))._marked(values)
 
-    def _marked(self, values: Any) -> "KeyPattern":
-        if self.form.capacity >= BEYOND_CHANCE:
+    def _marked(self, values: Any, beyond_chance: float = 2.0**80) -> "KeyPattern":
+        """The pattern with these ids taken, unless there are so many that none is met twice."""
+        if self.form.capacity >= beyond_chance:
             return replace(self, taken=b"")
         marks = np.unpackbits(np.frombuffer(self.taken, np.uint8))
         marks[[_place(text, len(marks)) for text in values.to_pylist()]] = 1
@@ -273,10 +285,11 @@ class KeyMaker:
         self._used += count
         return self._made[self._used - count : self._used]
 
-    def _block(self) -> list[str]:
+    def _block(self, count: int = 4096, scarce: float = 0.1) -> list[str]:
+        """Some new ids, of so many tried; if they are scarce, the pattern is made wider."""
         form = self._pattern.form
-        tried = form.draw(self._blocks, BLOCK, self._wider, self._drawn)
-        self._drawn += BLOCK
+        tried = form.draw(self._blocks, count, self._wider, self._drawn)
+        self._drawn += count
         if form.dense:
             return tried if self._highest is None else [self._held(text) for text in tried]
         found = []
@@ -286,7 +299,7 @@ class KeyMaker:
             if free and held and text not in self._known:
                 self._known.add(text)
                 found.append(text)
-        self._wider += len(found) < SCARCE * BLOCK
+        self._wider += len(found) < scarce * count
         return found
 
     def _held(self, text: str) -> str:
@@ -310,65 +323,123 @@ def _uuids(values: Any) -> Codes | None:
     if not all_match(lower, f"^{UUID}$"):
         return None
     ids = HEX if compute.any(compute.equal(values, lower)).as_py() else HEX.upper()
-    places = places_of(values.to_pylist())
-    for k, letters in enumerate(places):
-        if len(letters) > 1 and k not in VERSION_AND_VARIANT:
-            places[k] = ids
-    return Codes(((tuple(places), len(values)),))
+    # Those of version and variant are not free.
+    places = tuple(ids if len(letters) > 1 and k not in (14, 19) else letters
+                   for k, letters in enumerate(places_of(values.to_pylist())))  # fmt: skip
+    return Codes(((places, len(values)),))
 
 
 def _serial(values: Any, even: bool) -> Serial | None:
     """The number that tells ids apart; if `even`, not one whose digits depend on its frame."""
+    found = (_serial_of(k, values, even) for k in range(len(SPLITS)))
+    return next((serial for serial in found if serial is not None), None)
+
+
+def _serial_of(split: int, values: Any, even: bool) -> Serial | None:
+    """The same where a certain number is the one; None if it does not tell ids apart."""
+    way = SPLITS[split]
+    parts = _split(values, way)
+    if parts is None or (frames := _frames(parts, len(values), way.has_day)) is None:
+        return None
+    numbers = parts.number.cast("int64")
+    different = len(numbers.unique())
+    if different < len(frames.rows):  # these are part of a code
+        return None
+    ends = numbers.to_numpy().min(), numbers.to_numpy().max()
+    step = max(1, _step(numbers.to_numpy())) if len(values) >= FEW else 1
+    serial = Serial(_with_widths(frames, parts), int(ends[0]), int(ends[1]), len(values),
+                    different == len(numbers), frames.days, split, step)  # fmt: skip
+    # N619AA and N14228: digits and letters change places.
+    changing = frames.are_several_words and not serial.dense and not parts.are_even
+    return None if even and changing else serial
+
+
+class Parts(NamedTuple):
+    """What is before a number, the number as text, and what is after it: Arrow arrays."""
+
+    before: Any
+    number: Any
+    after: Any
+
+    @property
+    def lengths(self) -> Any:
+        """How many digits numbers have."""
+        from pyarrow import compute
+
+        return compute.utf8_length(self.number)
+
+    @property
+    def are_even(self) -> bool:
+        """Whether all numbers have as many digits."""
+        return len(self.lengths.unique()) == 1
+
+
+class Frames(NamedTuple):
+    """Texts around numbers with their rows, and the first and last day if they hold days."""
+
+    rows: dict[tuple[str, str], int]
+    days: tuple[int, int] | None
+
+    @property
+    def are_several_words(self) -> bool:
+        """Whether there are several, and not because of their days."""
+        return len(self.rows) > 1 and self.days is None
+
+
+def _split(values: Any, way: Split) -> Parts | None:
+    """Ids divided at their number; None if too few of them have one."""
     from pyarrow import compute
 
-    for k, split in enumerate(SPLITS):
-        parts = compute.extract_regex(values, split)
-        found = parts.drop_null()
-        if len(found) < (1.0 if k == 0 else COVERED) * len(values):
-            continue
-        before, number, after = (compute.struct_field(found, n) for n in ("before", "number",
-                                                                          "after"))  # fmt: skip
-        frames = compute.value_counts(compute.binary_join_element_wise(before, after, "\0"))
-        if len(frames) > MOST_FRAMES * 20:
-            continue
-        counted = Counter({tuple(f["values"].split("\0", 1)): f["counts"]
-                           for f in frames.to_pylist()})  # fmt: skip
-        counted, days = _days(counted)
-        if k == 0 and days is None:
-            continue
-        kept = [(f, n) for f, n in counted.items() if n >= min(SHARED, len(values))]
-        if len(kept) > MOST_FRAMES or sum(n for _, n in kept) < COVERED * len(values):
-            continue
-        numbers = number.cast("int64")
-        different = len(numbers.unique())
-        if different < len(kept):  # these are part of a code
-            continue
-        ends, lengths = compute.min_max(numbers).as_py(), compute.utf8_length(number)
-        padded = compute.any(compute.match_substring_regex(number, "^0.")).as_py()
-        widths = _widths(before, after, lengths, days is not None) if padded else {}
-        whole = tuple((b, a, n, widths.get((b, a), widths.get(None, 0)))
-                      for (b, a), n in sorted(kept))  # fmt: skip
-        step = max(1, _step(numbers.to_numpy())) if len(values) >= FEW else 1
-        serial = Serial(whole, ends["min"], ends["max"], len(values), different == len(found),
-                        days, k, step)  # fmt: skip
-        uneven = len(kept) > 1 and len(lengths.unique()) > 1
-        if even and uneven and days is None and not serial.dense:
-            continue  # N619AA and N14228: digits and letters change places
-        return serial
-    return None
+    found = compute.extract_regex(values, way.pattern).drop_null()
+    if len(found) < way.share * len(values):
+        return None
+    return Parts(*(compute.struct_field(found, name) for name in Parts._fields))
+
+
+def _frames(parts: Parts, rows: int, with_days: bool) -> Frames | None:
+    """The texts around numbers that several rows share; None if too few do, or there are many.
+
+    Args:
+        parts: The ids.
+        rows: How many there are, also those without a number.
+        with_days: Whether all need a day in them.
+    """
+    from pyarrow import compute
+
+    around = compute.binary_join_element_wise(parts.before, parts.after, "\0")
+    counts = compute.value_counts(around)
+    if len(counts) > MOST_FRAMES * 20:
+        return None
+    counted, days = _days(Counter({tuple(f["values"].split("\0", 1)): f["counts"]
+                                   for f in counts.to_pylist()}))  # fmt: skip
+    kept = {f: n for f, n in counted.items() if n >= min(SHARED, rows)}
+    few = sum(kept.values()) < COVERED * rows
+    if few or len(kept) > MOST_FRAMES or (with_days and days is None):
+        return None
+    return Frames(kept, days)
 
 
 def _step(numbers: np.ndarray) -> int:
     return int(np.gcd.reduce(np.abs(numbers - numbers[0])))
 
 
-def _widths(before: Any, after: Any, lengths: Any, days: bool) -> dict[Any, int]:
-    """How many digits numbers have at least, around which there are the same texts."""
-    if days:
-        return {None: min(lengths.to_pylist())}
-    table = load_pyarrow().table({"before": before, "after": after, "digits": lengths})
-    found = table.group_by(["before", "after"]).aggregate([("digits", "min")]).to_pylist()
-    return {(row["before"], row["after"]): row["digits_min"] for row in found}
+def _with_widths(frames: Frames, parts: Parts) -> tuple[tuple[str, str, int, int], ...]:
+    """Frames with their rows, and how many digits numbers in them have at least, if padded."""
+    found = dict.fromkeys(frames.rows, 0)
+    if any_match(parts.number, "^0."):
+        if frames.days is not None:
+            found = dict.fromkeys(found, min(parts.lengths.to_pylist()))
+        else:
+            found |= _widths(parts)
+    return tuple((b, a, n, found[b, a]) for (b, a), n in sorted(frames.rows.items()))
+
+
+def _widths(parts: Parts) -> dict[tuple[str, str], int]:
+    """The fewest digits of numbers around which there are the same texts."""
+    columns = {"before": parts.before, "after": parts.after, "digits": parts.lengths}
+    found = load_pyarrow().table(columns).group_by(["before", "after"])
+    rows = found.aggregate([("digits", "min")]).to_pylist()
+    return {(row["before"], row["after"]): row["digits_min"] for row in rows}
 
 
 def _days(frames: Counter[tuple[str, str]]) -> tuple[Counter[tuple[str, str]], Any]:

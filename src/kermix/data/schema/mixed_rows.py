@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.data.schema.columns import CategoryColumn, rounded
+from kermix.data.schema.columns import UNKNOWN, CategoryColumn, rounded
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.kernels.distances import Layout
 from kermix.kernels.gaussian import mismatch_of
@@ -117,14 +117,11 @@ class MixedRows:
         )
 
 
-DIGITS = 13  # that normal scores and back leave of a number: by float64, of some 1e-13
-
-
-def _without_last_digits(numbers: np.ndarray, largest: float) -> np.ndarray:
-    """A zero is zero again."""
+def _without_last_digits(numbers: np.ndarray, largest: float, digits: int = 13) -> np.ndarray:
+    """As many digits as normal scores and back leave of a number; a zero is zero again."""
     if not 1e-280 < largest < 1e280:
         return numbers
-    return np.round(numbers, DIGITS - 1 - math.floor(math.log10(largest))) + 0.0
+    return np.round(numbers, digits - 1 - math.floor(math.log10(largest))) + 0.0
 
 
 def _categories(schema: Schema) -> list[int]:
@@ -133,8 +130,5 @@ def _categories(schema: Schema) -> list[int]:
 
 def _gaps(schema: Schema, encoded: EncodedTable) -> np.ndarray:  # (rows, numbers), bool
     codes = encoded.codes[:, schema.number_columns]
-    missing = [UNSEEN if c.missing_code is None else c.missing_code for c in schema.numbers]
+    missing = [UNKNOWN if c.missing_code is None else c.missing_code for c in schema.numbers]
     return (codes == np.array(missing, dtype=np.int64)) | (codes < 0)
-
-
-UNSEEN = -1

@@ -4,11 +4,12 @@ Encoded rows (`EncodedTable`) have a code for each column and a normal score for
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -25,17 +26,10 @@ from kermix.data.readers.frames import (
     build_frame,
     typed_array,
 )
-from kermix.data.readers.number_forms import NumberForm
 from kermix.data.readers.reading import read_alike, read_frame
+from kermix.data.schema.alignment import check_same_names, chosen_columns, pooled_column
 from kermix.data.schema.columns import UNKNOWN, CategoryColumn, Column, NumberColumn, family
-from kermix.data.schema.kinds import (
-    ColumnCells,
-    Judge,
-    check_same_names,
-    chosen_columns,
-    pooled_column,
-)
-from kermix.data.schema.monotone import MonotoneMap
+from kermix.data.schema.inference import ColumnCells, Judge
 from kermix.data.schema.unmodelled import LeftOutColumn
 from kermix.errors import OptionError, SchemaError
 from kermix.files import whole_file
@@ -146,22 +140,13 @@ class Schema:
         check_count("atoms_up_to", atoms_up_to, 0)
         if fold_below is not None:
             check_count("fold_below", fold_below, 0)
-        files = iter(read_alike([t for t in tables if isinstance(t, str | Path)]))
-        frames = [
-            replace(next(files)[0], explained=())
-            if isinstance(t, str | Path)
-            else as_frame(t, "table" if len(tables) == 1 else f"table {k + 1}")
-            for k, t in enumerate(tables)
-        ]
+        frames = _frames(tables)
         first = frames[0]
         names = chosen_columns(first, columns, exclude)
         for frame in frames[1:]:
             check_same_names(names, first, frame, columns is None, exclude)
         wanted = dict(kinds or {})
-        for name, kind in wanted.items():
-            if name not in names:
-                raise OptionError(f"kinds: there is no column {name}; there are {listed(names)}.")
-            check_option(f"kinds[{name!r}]", kind, KINDS)
+        _check_kinds(wanted, names)
         if not any(f.rows for f in frames):
             raise SchemaError(f"{first.name}: there are no rows in it.")
         judge = Judge(category_up_to, atom_share, atoms_up_to, fold_below)
@@ -458,6 +443,25 @@ class Schema:
         return shown
 
 
+def _frames(tables: Sequence[Any]) -> list[Frame]:
+    """Tables and files, which are read alike, as columns."""
+    files = iter(read_alike([t for t in tables if isinstance(t, str | Path)]))
+    found = []
+    for k, table in enumerate(tables):
+        if isinstance(table, str | Path):
+            found.append(replace(next(files)[0], explained=()))
+        else:
+            found.append(as_frame(table, "table" if len(tables) == 1 else f"table {k + 1}"))
+    return found
+
+
+def _check_kinds(kinds: Mapping[str, Kind], names: Sequence[str]) -> None:
+    for name, kind in kinds.items():
+        if name not in names:
+            raise OptionError(f"kinds: there is no column {name}; there are {listed(names)}.")
+        check_option(f"kinds[{name!r}]", kind, KINDS)
+
+
 def _type_name(kind: ColumnType) -> str:
     shown = kind.shown
     if kind.declared is not None:
@@ -474,31 +478,43 @@ def _check_mixed(column: Column, frame: Frame) -> None:
         )
 
 
-NUMBER, WHOLE, NONE = (int, float), (int,), type(None)
-FIELDS: dict[str, tuple[type, ...]] = {
-    "name": (str,), "gaps": NUMBER, "type": (dict,), "values": (list, tuple), "value_type": (str,),
-    "other": (bool,), "low": NUMBER, "high": NUMBER, "decimals": (int, NONE), "atoms": (list,),
-    "continuous": NUMBER, "origin": WHOLE, "step": WHOLE, "text": (list, tuple, str, NONE),
-    "time": (bool,), "map": (dict,), "reason": (str,),
-    "arrow": (str,), "pandas": (str, NONE), "gap": (str,), "declared": (list, tuple, NONE),
-    "ordered": (bool,), "mixed": (bool,), "pattern": (dict, NONE),
-    "form": (dict,),
+class Field(NamedTuple):
+    """What a field of a saved column may be."""
+
+    types: tuple[type, ...]
+    least: float = -math.inf
+    most: float = math.inf
+
+    def allows(self, value: Any) -> bool:
+        """Whether a value is of these types, and in the range if it is a number."""
+        if not isinstance(value, self.types) or (isinstance(value, bool) != (bool in self.types)):
+            return False
+        return not isinstance(value, int | float) or self.least <= value <= self.most
+
+
+NONE = type(None)
+FIELDS = {
+    "name": Field((str,)), "type": Field((dict,)), "gaps": Field((int, float), 0, 1),
+    "values": Field((list, tuple)), "value_type": Field((str,)), "other": Field((bool,)),
+    "low": Field((int, float)), "high": Field((int, float)), "atoms": Field((list,)),
+    "decimals": Field((int, NONE), -1000, 1000), "continuous": Field((int, float), 0, 1),
+    "origin": Field((int,), -(2**127), 2**127), "step": Field((int,), 1 - 2**63, 2**63 - 1),
+    "text": Field((list, tuple, str, NONE)), "time": Field((bool,)), "form": Field((dict,)),
+    "map": Field((dict,)), "reason": Field((str,)), "pattern": Field((dict, NONE)),
+    "arrow": Field((str,)), "pandas": Field((str, NONE)), "gap": Field((str,)),
+    "declared": Field((list, tuple, NONE)), "ordered": Field((bool,)), "mixed": Field((bool,)),
 }  # fmt: skip
-LARGEST = {"decimals": 10**3, "step": 2**63 - 1, "origin": 2**127}
 
 
 def _check_fields(fields: dict[str, Any]) -> None:
     """Refuse what is not of its type, which would be found out only when it is used."""
     for name, value in fields.items():
-        wanted = FIELDS.get(name)
-        wrong = wanted is not None and not isinstance(value, wanted)
-        wrong |= isinstance(value, bool) and wanted is not None and bool not in wanted
-        wrong |= name in LARGEST and not wrong and abs(value or 0) > LARGEST[name]
-        if wrong or (name in ("gaps", "continuous") and not 0 <= value <= 1):
+        if name in FIELDS and not FIELDS[name].allows(value):
             raise ValueError(f"{name} is {value!r:.60}")
 
 
 def _column(saved: dict[str, Any]) -> Column:
+    """A column from what was saved of it."""
     fields = dict(saved)
     kind = fields.pop("kind")
     _check_fields(fields)
@@ -509,23 +525,9 @@ def _column(saved: dict[str, Any]) -> Column:
         if kind == "constant" and fields["value"] is not None:
             typed_array([fields["value"]], own)
     if kind == "category":
-        values = typed_array(fields["values"], arrow_type(fields["value_type"]))
-        if len(values.unique()) < len(values):
-            raise ValueError(f"column {fields['name']} has a value twice")
-        return CategoryColumn(**{**fields, "values": tuple(fields["values"])})
+        return CategoryColumn.from_dict(fields)
     if kind in ("number", "time"):
-        if fields["text"] is not None and [type(part) for part in fields["text"]] != [str, str]:
-            raise ValueError(f"text is {fields['text']!r:.60}")
-        low, high, atoms = fields["low"], fields["high"], np.array(fields["atoms"], np.float64)
-        steps = np.diff(np.array([low, high], np.float64)), np.diff(atoms)
-        if not (steps[0] >= 0).all() or not (steps[1] > 0).all() or atoms.ndim != 1:
-            raise ValueError(f"the numbers of column {fields['name']} do not increase")
-        fields["map"] = MonotoneMap.from_dict(fields["map"])
-        fields["atoms"] = np.array(fields["atoms"], dtype=np.float64)
-        fields["text"] = None if fields["text"] is None else tuple(fields["text"])
-        if "form" in fields:
-            fields["form"] = NumberForm.from_dict(fields["form"])
-        return NumberColumn(**fields)
+        return NumberColumn.from_dict(fields)
     if kind in ("constant", "key", "text"):
         return LeftOutColumn.from_dict(kind, fields)
     raise ValueError(f"{kind!r} is not a kind of column")

@@ -40,7 +40,7 @@ ZONES = ("Z", "+00:00", " UTC")  # of times that are written as the standard has
 FORMATS = (
     *((day, "s") for day in DAYS),
     *((f"{day} {clock}", "s") for day in DAYS for clock in CLOCKS),
-    *((f"%Y-%m-%dT{clock}", "s") for clock in CLOCKS[:2]),
+    *((f"%Y-%m-%dT{clock}", "s") for clock in ("%H:%M", "%H:%M:%S")),
     *((f"%Y-%m-%d{t}%H:%M:%S{zone}", "s") for t in " T" for zone in ZONES),
     ("%Y-%m", "s"),
     # Fractions of a second are those of the unit; Arrow writes as many digits as it has.
@@ -59,7 +59,6 @@ DATED = re.compile(
 )
 LOOKED_AT = 200
 SHORTEST, LONGEST = 7, 40  # characters of a date
-UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 DAY = 86_400
 PARTS = {"d": "the day", "m": "the month"}
 MONTH, YEARS = "%Y-%m", ("1500", "2500")
@@ -72,7 +71,9 @@ def is_time(kind: Any) -> bool:
 
 def seconds_of(kind: Any) -> float:
     """Seconds of one tick of an Arrow type of time."""
-    return DAY if str(kind) == "date32[day]" else UNITS[getattr(kind, "unit", "ms")]
+    if str(kind) == "date32[day]":
+        return DAY
+    return float(np.timedelta64(1, getattr(kind, "unit", "ms")) / np.timedelta64(1, "s"))
 
 
 def zone_of(kind: Any) -> str | None:

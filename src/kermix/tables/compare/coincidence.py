@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.kernels.subsets import distinct_rows
 from kermix.tables.compare.column_changes import (
     CHANCE,
     CLEAR,
@@ -20,10 +19,12 @@ from kermix.tables.compare.column_changes import (
 __all__ = [
     "Copies",
     "FrequentRows",
+    "SharedRows",
     "chance_of_equal_rows",
     "equal_pairs_by_columns",
     "poisson_tail",
     "repeats_beyond_coincidence",
+    "shared_rows",
     "uncounted_copies",
 ]
 
@@ -124,12 +125,11 @@ def repeats_beyond_coincidence(rows: ComparedRows) -> Tensor:  # (n + m,), bool
     one number, too many to be so by chance, a sample counts once as a whole.
     """
     n, total = rows.n, len(rows.pooled)
-    kept, place = distinct_rows(rows.pooled + 0.0)
+    kept, place, counts = rows.distinct
     found = torch.zeros(total, dtype=torch.bool)
     if len(kept) == total:
         return found
     second = (torch.arange(total) >= n).long()
-    counts = torch.zeros(2, len(kept)).index_put_((second, place), torch.ones(total), True)
     both = int((counts > 0).all(0).sum())
     sizes = n, total - n
     by_columns = None
@@ -218,17 +218,76 @@ class Copies:
     coinciding: tuple[int, int] = (0, 0)
     frequent: FrequentRows | None = None
 
+    @property
+    def possible(self) -> bool:
+        """Whether copies may be all that differs."""
+        return any(self.unexplained) or any(self.coinciding) or self.frequent is not None
+
+
+@dataclass(frozen=True)
+class SharedRows:
+    """Rows that two samples both have, each counted as often as both have it.
+
+    Attributes:
+        count: How many.
+        sizes: How many rows the samples have.
+    """
+
+    count: int
+    sizes: tuple[int, int]
+
+    @property
+    def all_of_both(self) -> bool:
+        """Whether the samples have the same rows."""
+        return self.sizes == (self.count, self.count)
+
+    def sentence(self, names: tuple[str, str]) -> str:
+        """How many, and what follows.
+
+        Example:
+            >>> SharedRows(9, (9, 9)).sentence(("a.csv", "b.csv"))
+            'Both have the same 9 rows, in all columns that are compared.'
+            >>> SharedRows(8, (20, 9)).sentence(("a.csv", "b.csv"))[:38]
+            '8 of 9 rows of b.csv are in a.csv too,'
+        """
+        if self.all_of_both:
+            return f"Both have the same {self.count:,} rows, in all columns that are compared."
+        k = 0 if self.sizes[0] < self.sizes[1] else 1
+        some = f"{self.count:,} of {self.sizes[k]:,}"
+        if self.count == self.sizes[k]:
+            some = f"All {self.count:,}"
+        return (
+            f"{some} rows of {names[k]} are in {names[1 - k]} too, more than coincidence "
+            "explains: the p-value takes the sets as independent, and is too large."
+        )
+
+
+@torch.no_grad()
+def shared_rows(rows: ComparedRows, fewest: float = 0.1) -> SharedRows | None:
+    """Rows that both samples have, if they are the same or so many beyond coincidence.
+
+    Args:
+        rows: Of both samples.
+        fewest: Share of the smaller sample, from which on it is worth saying (convention).
+    """
+    _, _, counts = rows.distinct
+    sizes = rows.n, len(rows.pooled) - rows.n
+    found = SharedRows(int(counts.min(0).values.sum()), sizes)
+    if found.all_of_both:
+        return found
+    if found.count < max(1, fewest * min(sizes)):
+        return None
+    both = int((counts > 0).all(0).sum())
+    return None if poisson_tail(both, equal_pairs_by_columns(rows)) > RARE else found
+
 
 class _DistinctRows:
     """Distinct rows, how often each sample has them, and the columns that tell them apart."""
 
     def __init__(self, rows: ComparedRows) -> None:
-        self.kept, place = distinct_rows(rows.pooled + 0.0)
+        self.kept, _, counts = rows.distinct
         self.sizes = rows.n, len(rows.pooled) - rows.n
-        self.counts = np.stack([
-            np.bincount(side.numpy(), minlength=len(self.kept)).astype(float)
-            for side in (place[: rows.n], place[rows.n :])
-        ])  # fmt: skip
+        self.counts = counts.double().numpy()
         self.codes: list[np.ndarray] = []
         self.key: list[int] = []
         if len(self.kept) < len(rows.pooled) and len(rows.names) > 1:
@@ -404,9 +463,7 @@ def equal_pairs_by_columns(rows: ComparedRows) -> float:
 
     As for repeats of one sample; infinite if no columns tell rows apart.
     """
-    kept, place = distinct_rows(rows.pooled + 0.0)
-    second = (torch.arange(len(rows.pooled)) >= rows.n).long()
-    counts = torch.zeros(2, len(kept)).index_put_((second, place), torch.ones(len(place)), True)
+    kept, place, counts = rows.distinct
     first, other = rows.n / len(place), 1 - rows.n / len(place)
     found = _equal_by_columns(rows, kept, counts)
     return max(found[0] / first**2, found[1] / other**2) * 2 * first * other

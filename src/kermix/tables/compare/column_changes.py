@@ -15,6 +15,7 @@ from kermix.data.schema.columns import CategoryColumn, NumberColumn
 from kermix.data.schema.mixed_rows import MixedRows
 from kermix.data.sources import Sources
 from kermix.kernels.distances import Layout
+from kermix.kernels.subsets import distinct_rows
 from kermix.two_sample.column_scores import (
     FEW_VALUES,
     ColumnPlace,
@@ -133,6 +134,16 @@ class ComparedRows:
     def layout(self) -> Layout | None:
         """Which columns of the rows are codes."""
         return None if self.mixed is None else self.mixed.layout
+
+    @cached_property
+    def distinct(self) -> tuple[Tensor, Tensor, Tensor]:  # (k,), (n + m,), (2, k)
+        """One of each of the distinct rows, which of them each row is, and how many of each."""
+        kept, place = distinct_rows(self.pooled + 0.0)
+        second = (torch.arange(len(place)) >= self.n).long()
+        counts = torch.zeros(2, len(kept)).index_put_(
+            (second, place), torch.ones(len(place)), True
+        )
+        return kept, place, counts
 
     @cached_property
     def places(self) -> tuple[ColumnPlace, ...]:

@@ -1,17 +1,17 @@
 """Compare two data sets: one verdict, and on demand every cost with error bars and p-values."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypedDict, Unpack
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 
 from kermix.checks import check_count, check_option, with_options
-from kermix.data.readers.common import Reading
+from kermix.data.readers.common import AS_FOUND, Reading, ReadingOptions, reading_of
 from kermix.data.sources import Source, Sources, Table, read_sources
-from kermix.errors import OptionError, TableError
+from kermix.errors import OptionError
 from kermix.kernels.gaussian import GaussianKernel, variance_grid
-from kermix.tables.compare.coincidence import repeats_beyond_coincidence
+from kermix.tables.compare.coincidence import SharedRows, repeats_beyond_coincidence, shared_rows
 from kermix.tables.compare.column_changes import ComparedRows
 from kermix.tables.compare.cost_details import DetailsTask, standardized
 from kermix.tables.compare.result import Comparison
@@ -20,38 +20,15 @@ from kermix.tables.compare.verdict import JudgementTask
 from kermix.two_sample.permutation import own_generator, permutations_for
 
 __all__ = [
-    "AS_FOUND",
     "COUNTED_ONCE",
     "CompareOptions",
     "CountedOnce",
-    "ReadingOptions",
     "check_level",
     "compare",
     "read_once",
-    "reading_of",
 ]
 
 COUNTED_ONCE = "more than coincidence explains; each counts once."
-
-
-class ReadingOptions(TypedDict, total=False):
-    """How tables are read, by whatever takes them."""
-
-    columns: Sequence[str] | None
-    exclude: Sequence[str]
-    kinds: Mapping[str, str] | None
-    delimiter: str | None
-    decimal: str | None
-    encoding: str | None
-    header: bool | None
-    missing: Sequence[str]
-    sheet: str | None
-
-
-AS_FOUND: ReadingOptions = {
-    "columns": None, "exclude": (), "kinds": None, "delimiter": None, "decimal": None,
-    "encoding": None, "header": None, "missing": (), "sheet": None,
-}  # fmt: skip
 
 
 class CompareOptions(ReadingOptions, total=False):
@@ -157,7 +134,9 @@ def compare(
     judge = None
     if permutations != 0:
         labelings = permutations_for(level) if permutations is None else permutations
-        judge = JudgementTask(rows, names, level, labelings, seed, counted.repeated)
+        judge = JudgementTask(
+            rows, names, level, labelings, seed, counted.repeated, counted.shared
+        )
     return Comparison(
         names=names,
         sizes=sizes,
@@ -173,16 +152,6 @@ def compare(
         ),
         _scale=scale,
         _layout=rows.layout,
-    )  # fmt: skip
-
-
-def reading_of(options: ReadingOptions) -> Reading:
-    """How tables are read, from keywords."""
-    columns, kinds = options["columns"], dict(options["kinds"] or {})
-    return Reading(
-        None if columns is None else _names(columns), _names(options["exclude"]), kinds,
-        options["delimiter"], options["decimal"], options["encoding"], options["header"],
-        _names(options["missing"]), options["sheet"],
     )  # fmt: skip
 
 
@@ -218,34 +187,30 @@ def _check(options: CompareOptions, level: float, permutations: int | None) -> N
 class CountedOnce(NamedTuple):
     """Two tables without rows that repeat others, how many were left out, and how many there were.
 
-    Kinds and scales of columns are of the rows that count: a key has each value once.
+    Kinds and scales of columns are of the rows that count: a key has each value once. `shared` are
+    rows that both tables have, beyond coincidence.
     """
 
     read: Sources
     repeated: tuple[int, int]
     sizes: tuple[int, int]
+    shared: SharedRows | None
 
 
 def read_once(sources: Sequence[Any], reading: Reading, strict: bool = False) -> CountedOnce:
     """Read two tables, in which rows that repeat others beyond coincidence count once."""
     read = read_sources(sources, reading, strict)
     sizes = len(read.tables[0]), len(read.tables[1])
-    again = repeats_beyond_coincidence(ComparedRows.of(read)).split(sizes)
+    rows = ComparedRows.of(read)
+    again = repeats_beyond_coincidence(rows).split(sizes)
     repeated = int(again[0].sum()), int(again[1].sum())
     if any(repeated):
         read = read_sources(sources, reading, strict, without=again)
-    return CountedOnce(read, repeated, sizes)
+    return CountedOnce(read, repeated, sizes, shared_rows(rows))
 
 
 def _variances(v: Sequence[float] | float) -> tuple[float, ...]:
     return tuple(float(u) for u in GaussianKernel(v).v_p)
-
-
-def _names(given: Sequence[str]) -> tuple[str, ...]:
-    try:
-        return (given,) if isinstance(given, str) else tuple(given)
-    except TypeError:
-        raise TableError(f"columns={given!r} must be a list of names.") from None
 
 
 def _distinct(first: str, second: str) -> tuple[str, str]:

@@ -279,16 +279,22 @@ def comparison_report(result: Comparison, costs: bool = True) -> Page:
 def _judged(verdict: Verdict) -> dict[str, Any]:
     found: dict[str, Any] = {
         "verdict": verdict,
-        "clear": not (verdict.pvalue is None or verdict.too_few()),
+        "color": _color(verdict),
         "differing": len(verdict.different_columns),
     }
     if verdict.effect is not None and verdict.interval is not None:
         area, (low, high) = auc_text(verdict.effect), map(auc_text, verdict.interval)
         found |= {"auc": area, "interval": f"{low} to {high}"}
-        if verdict.different:
+        if verdict.different is not False:
             about = f"AUC {area}, {low} to {high}"
             found["gauge"] = charts.gauge(verdict.effect, verdict.interval, area, about)
     return found
+
+
+def _color(verdict: Verdict) -> str:
+    if verdict.pvalue is None or verdict.too_few() or verdict.different is None:
+        return ""
+    return "bad" if verdict.different else "good"
 
 
 def _where(result: Comparison, rows: ComparedRows) -> dict[str, Any]:
@@ -297,7 +303,7 @@ def _where(result: Comparison, rows: ComparedRows) -> dict[str, Any]:
     found: dict[str, Any] = {
         "columns": [
             Card(c.column, column_chart(rows.column(c.column, drawn), n),
-                 _column_line(c, verdict.level), dim=c.pvalue > verdict.level)
+                 _column_line(c, verdict), dim=c.pvalue > verdict.level)
             for c in verdict.columns[:MOST_COLUMNS]
         ],
         "more": len(verdict.columns[MOST_COLUMNS:]),
@@ -318,8 +324,8 @@ def _where(result: Comparison, rows: ComparedRows) -> dict[str, Any]:
     return found
 
 
-def _column_line(column: ColumnVerdict, level: float) -> str:
-    told = column.told(level).replace("->", "\N{RIGHTWARDS ARROW}")
+def _column_line(column: ColumnVerdict, verdict: Verdict) -> str:
+    told = verdict.told_of(column).replace("->", "\N{RIGHTWARDS ARROW}")
     return f"{told} (p = {column.pvalue:.2g})"
 
 

@@ -12,7 +12,7 @@ from kermix.data.readers.common import counted
 from kermix.errors import OptionError
 from kermix.kernels.distances import Layout
 from kermix.kernels.gaussian import mixed_kernel
-from kermix.sketches.principal import principal_features
+from kermix.sketches.kernel_features import principal_features
 from kermix.tables.compare.column_changes import ComparedRows
 from kermix.tables.compare.verdict import Judgement, Verdict
 from kermix.two_sample.cost_statistics import bures_witness
@@ -164,8 +164,8 @@ class Comparison:
 
     def column_rows(self, most: int | None = None) -> list[list[str]]:
         """Columns by themselves, the most different first: name, corrected p, what changed."""
-        level = self.verdict.level
-        return [[c.column, f"{c.pvalue:.2g}", c.told(level)] for c in self.verdict.columns[:most]]
+        verdict = self.verdict
+        return [[c.column, f"{c.pvalue:.2g}", verdict.told_of(c)] for c in verdict.columns[:most]]
 
     def details(self) -> str:
         """Every measure and variance as a table, with notes."""

@@ -8,7 +8,12 @@ from typing import Any
 import torch
 
 from kermix.errors import MissingExtraError
-from kermix.tables.compare.coincidence import Copies, FrequentRows, uncounted_copies
+from kermix.tables.compare.coincidence import (
+    Copies,
+    FrequentRows,
+    SharedRows,
+    uncounted_copies,
+)
 from kermix.tables.compare.column_changes import (
     ComparedRows,
     change_of,
@@ -87,8 +92,8 @@ class Verdict:
     """Whether two data sets differ, by how much, and where. It prints as one sentence.
 
     Attributes:
-        different: Whether the p-value is at the level. Where copies of rows may be all that
-            differs (`perhaps_copies`), the sentence says that they may differ.
+        different: Whether they differ at the level. None: the p-value is at the level, but copies
+            of rows, which cannot be told from rows of their own, may be all that differs.
         pvalue: A single p-value that accounts for all statistics considered; None if sketches have
             none.
         level: Significance level at which the sets are called different.
@@ -121,9 +126,10 @@ class Verdict:
             what differs; likewise.
         frequent: Rows that stand many times in one of the sets, which their columns do not
             explain; likewise.
+        shared: Rows that both sets have, if they are more than coincidence explains.
     """
 
-    different: bool
+    different: bool | None
     pvalue: float | None
     level: float
     effect: float | None
@@ -142,6 +148,7 @@ class Verdict:
     unexplained: tuple[int, int] = (0, 0)
     coinciding: tuple[int, int] = (0, 0)
     frequent: FrequentRows | None = None
+    shared: SharedRows | None = None
 
     def sentence(self) -> str:
         """The answer in one sentence or two."""
@@ -150,11 +157,12 @@ class Verdict:
     __str__ = sentence
 
     def headline(self) -> str:
-        """Whether they differ, and how much; repeated rows come first."""
+        """Whether they differ, and how much; after rows that both have, and those repeated."""
         answer = self.answer()
         if repeats := self.repeats():
             answer = f"Apart from {repeats}: {answer[0].lower()}{answer[1:]}"
-        return " ".join(filter(None, [self._of_pairs(), *self.of_copies(), answer]))
+        shared = "" if self.shared is None else self.shared.sentence(self.names)
+        return " ".join(filter(None, [shared, self._of_pairs(), *self.of_copies(), answer]))
 
     def repeats(self) -> str:
         """How many rows of which set repeat others of it and are left out; empty if none do."""
@@ -204,15 +212,15 @@ class Verdict:
         if told := self.too_few():
             return told
         p = f"p = {self.pvalue:.2g}" if self.pvalue >= SMALL else f"p < {SMALL:g}"
-        if not self.different:
-            told = self.detectable()
+        if self.different is False:
+            told = "" if self.shared is not None else self.detectable()
             shift = f"; {told}" if told else ""
             return f"No difference found at level {self.level:g} ({p}){shift}."
         return self._differ(p)
 
     def _differ(self, p: str) -> str:
         differ = f"They differ ({p})"
-        if self.perhaps_copies:
+        if self.different is None:
             differ = f"They may differ ({p} if no row is a copy of another)"
         if self.effect is None or self.interval is None:
             return f"{differ}."
@@ -263,23 +271,27 @@ class Verdict:
 
     def where(self) -> str:
         """Which columns and pairs differ most, or, if the sets do not, values of one alone."""
-        if not self.different:
+        if self.different is False:
             return self._alone()
         if not self.columns:
             return ""
-        found = [
-            f"{c.column} ({c.short})" for c in self.different_columns[:NAMED_COLUMNS]
-        ] + [
-            f"{p.columns[0]} with {p.columns[1]} together"
-            for p in self.different_pairs[:NAMED_PAIRS]
-        ]  # fmt: skip
-        if not found:
+        columns = self.different_columns[:NAMED_COLUMNS]
+        pairs = self.different_pairs[:NAMED_PAIRS]
+        if not columns and not pairs:
             return self._nearest()
-        named = {c.column for c in self.different_columns[:NAMED_COLUMNS]}
-        named |= {name for p in self.different_pairs[:NAMED_PAIRS] for name in p.columns}
+        found = [f"{c.column} ({c.short})" for c in columns]
+        found += [f"{p.columns[0]} with {p.columns[1]} together" for p in pairs]
+        named = {c.column for c in columns}.union(*(p.columns for p in pairs))
         more = sum(c.column not in named for c in self.different_columns)
         rest = "" if not more else f"; {more} more column{'s differ' if more > 1 else ' differs'}"
-        return f"Most different, from {self.names[0]} to {self.names[1]}: {_listed(found)}{rest}."
+        most = "Most different" if self.different else "Most different if they do"
+        return f"{most}, from {self.names[0]} to {self.names[1]}: {_listed(found)}{rest}."
+
+    def told_of(self, column: ColumnVerdict) -> str:
+        """What changed in a column, as surely as the sets differ."""
+        told = column.told(self.level)
+        doubtful = self.different is None and column.pvalue <= self.level
+        return f"{told}, unless by copies of rows" if doubtful else told
 
     def _nearest(self) -> str:
         """That nothing is clear by itself, and which column is nearest to it."""
@@ -296,11 +308,6 @@ class Verdict:
         more = max(0, len(alone) - NAMED_COLUMNS)
         rest = "" if not more else f"; {more} more column{'s' * (more > 1)}"
         return f"But only one of them has some values: {_listed(alone[:NAMED_COLUMNS])}{rest}."
-
-    @property
-    def perhaps_copies(self) -> bool:
-        """Whether copies of rows, which count as rows of their own, may be all that differs."""
-        return any(self.unexplained) or any(self.coinciding) or self.frequent is not None
 
     @property
     def paired(self) -> bool:
@@ -381,6 +388,7 @@ class JudgementTask:
     permutations: int
     seed: int
     repeated: tuple[int, int] = (0, 0)
+    shared: SharedRows | None = None
 
     @torch.no_grad()
     def find(self) -> Judgement:
@@ -401,7 +409,7 @@ class JudgementTask:
         if test.different:
             copies = uncounted_copies(rows, effect, 0.0 if interval is None else interval[0])
         verdict = Verdict(
-            different=test.different,
+            different=None if copies.possible else test.different,
             pvalue=test.pvalue,
             level=test.level,
             effect=effect,
@@ -417,6 +425,7 @@ class JudgementTask:
             unexplained=copies.unexplained,
             coinciding=copies.coinciding,
             frequent=copies.frequent,
+            shared=self.shared,
             too_few_rows=test.too_few_rows,
             too_few_permutations=test.too_few_permutations,
             smallest_pvalue=test.smallest_pvalue,

@@ -12,8 +12,9 @@ __all__ = ["DRIFT_COLUMNS", "drift_report", "period_report"]
 
 DRIFT_COLUMNS = ("sketch", "rows", "SVD cost to first", "Bures", "MMD", "p",
            "Bures to previous", "p")  # fmt: skip
-COLORS = {"different": "two", "no difference": "three", "too few rows": "quiet",
-          "too few permutations": "quiet"}  # fmt: skip
+COLORS = {"different": "two", "may differ": "one", "perhaps different": "one",
+          "no difference": "three",
+          "too few rows": "quiet", "too few permutations": "quiet"}  # fmt: skip
 
 
 def drift_report(title: str, found: Drift) -> Page:
@@ -51,16 +52,17 @@ def _names_axis(names: tuple[str, ...]) -> Axis:
 
 def period_report(found: PeriodDrift, title: str) -> Page:
     """The page: which periods differ from the reference, and what changed in them."""
-    rows = found.reference_rows + sum(p.rows for p in found.periods)
+    rows = sum(n for _, n in found.references) + sum(p.rows for p in found.periods)
+    count = len(found.references) + len(found.periods)
     said = [p for p in found.periods if p.answer in ("different", "no difference")]
     return Page("periods", title, {
-        "sizes": f"{counted(rows, 'row')} in {counted(len(found.periods) + 1, found.noun)}.",
+        "sizes": f"{counted(rows, 'row')} in {counted(count, found.noun)}.",
         "drift": found,
-        "color": "bad" if found.different else "good" if said else "",
+        "color": "bad" if found.changed else "good" if said and not found.doubtful else "",
         "chart": _periods_chart(found),
         "heads": PERIOD_HEADS[:-1],
         "rows": [line[:-1] for line in found.table(intervals=True)],
-        "changes": [line for p in found.different for line in _changes(p)],
+        "changes": [line for p in (*found.different, *found.doubtful) for line in _changes(p)],
         "notes": found.notes,
     })  # fmt: skip
 

@@ -26,7 +26,7 @@ from kermix.errors import OptionError, RunError, SampleError, SchemaError, Shape
 from kermix.files import whole_file
 from kermix.kernels.distances import Layout
 from kermix.sketches.features import NystromFeatures
-from kermix.sketches.principal import features_at_two_scales
+from kermix.sketches.kernel_features import features_at_two_scales
 from kermix.tables.compare.column_changes import ComparedRows, change_of
 from kermix.tables.drift.run_length import Calibration, Memories, calibrate, combined
 from kermix.two_sample.column_scores import ColumnPlace, ColumnScores, MiddleRanks

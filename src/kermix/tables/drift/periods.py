@@ -20,7 +20,7 @@ from kermix.data.schema.columns import family
 from kermix.data.schema.times import parse_times, text_format
 from kermix.errors import OptionError, TableError
 
-__all__ = ["EVERY", "Periods", "order_of_names", "read_periods"]
+__all__ = ["EVERY", "Periods", "order_of_names", "read_periods", "together", "year_before"]
 
 MONTHS = (
     "january", "february", "march", "april", "may", "june", "july", "august", "september",
@@ -60,6 +60,20 @@ def order_of_names(values: Sequence[str]) -> list[str] | None:
         if None not in places:
             return [v for _, v in sorted(zip(places, values, strict=True))]
     return None
+
+
+def year_before(name: str) -> str:
+    """The name of the same month, week or quarter a year before; empty if no year is in it.
+
+    Example:
+        >>> year_before("2024-02"), year_before("Q1 2024"), year_before("spring")
+        ('2023-02', 'Q1 2023', '')
+    """
+    years = list(re.finditer(r"(?<!\d)(?:19|20)\d\d(?!\d)", name))
+    if len(years) != 1:
+        return ""
+    start, end = years[0].span()
+    return f"{name[:start]}{int(years[0][0]) - 1}{name[end:]}"
 
 
 def _among(names: Sequence[str], word: str) -> Place | None:
@@ -169,6 +183,25 @@ def _of_column(source: Any, by: str, every: str | None, reading: Reading) -> Per
         for k, name in enumerate(order)
     )
     return _checked(Periods(tables, noun, [*notes, *said]), f"column {by}")
+
+
+def together(frames: Sequence[Frame]) -> Frame:
+    """Several periods as one, with the columns that all have alike."""
+    if len(frames) == 1:
+        return frames[0]
+    first, *more = frames
+    columns = {
+        name: load_pyarrow().chunked_array([c for f in frames for c in f.columns[name].chunks])
+        for name, column in first.columns.items()
+        if all(name in f.columns and f.columns[name].type == column.type for f in more)
+    }
+    return replace(
+        first,
+        name=f"{first.name} to {frames[-1].name}",
+        columns=columns,
+        types={name: first.types[name] for name in columns},
+        rows=sum(f.rows for f in frames),
+    )
 
 
 def _without(frame: Frame, names: Sequence[str]) -> Frame:
@@ -338,6 +371,8 @@ def _tells_the_period(columns: Sequence[Any]) -> bool:
     """Whether the values of one column in each period lie apart, as dates or constants do."""
     from pyarrow import compute
 
+    if len({family(c.type) for c in columns}) > 1:
+        return False
     if family(columns[0].type) == "text":
         times = [_times(c) for c in columns]
         columns = columns if None in times else times

@@ -15,6 +15,7 @@ from torch import Tensor
 from kermix.checks import check_count, check_option, check_seed, with_options
 from kermix.costs.functions import Kernel, svd_cost
 from kermix.data.dataset import column_names
+from kermix.data.readers.common import AS_FOUND, ReadingOptions, reading_of
 from kermix.errors import SampleError
 from kermix.evaluation.novelty import RESIDUAL, check_eta, ken
 from kermix.evaluation.spectra import RULES, chosen_kernel, feature_map_of, refuse_beside_sketch
@@ -27,7 +28,7 @@ from kermix.tables.compare.coincidence import (
     repeats_beyond_coincidence,
 )
 from kermix.tables.compare.column_changes import ComparedRows
-from kermix.tables.compare.compare import AS_FOUND, ReadingOptions, check_level, reading_of
+from kermix.tables.compare.compare import check_level
 from kermix.tables.compare.sketch_comparison import is_sketch, open_sketches
 from kermix.tables.compare.verdict import WIDE, JudgementTask, Verdict, judge_sketches
 from kermix.tables.evaluate.copies import Memorizing, Within, memorizing

@@ -169,31 +169,44 @@ def answer_of(
         named: Whether columns have names, so that those that differ are worth telling.
     """
     faults = [] if memory is None else _faults(verdict, memory, level_of_copies)
-    against = [*_against(scores, invented, missed), *faults] if verdict.different else faults
-    if repeats := verdict.repeats():
-        against = [f"{repeats} count once, as coincidence does not explain them", *against]
-    parts = _with_headline(_headline(verdict), against, verdict.different)
-    if named and (verdict.different_columns or not verdict.different):
-        parts.append(verdict.where())
-    told = verdict.pvalue is not None and not verdict.too_few()
-    if told and not against and not verdict.different and "vendi_ratio" in scores:
-        ratio = scores["vendi_ratio"]
-        parts.append(
-            "The samples are about as diverse as real data (their Vendi score is "
-            f"{ratio.value:.2f} times that of real data)."
-        )
     bad = bool(faults or verdict.repeated[1])
-    good = None if not told and not bad else not (verdict.different or bad)
+    repeats, different = verdict.repeats(), verdict.different
+    again = [f"{repeats} count once, as coincidence does not explain them"] if repeats else []
+    differing = [] if different is False else _against(scores, invented, missed)
+    parts = _with_headline(_headline(verdict), again, differing, faults, different)
+    if named and (verdict.different_columns or different is False):
+        parts.append(verdict.where())
+    unknown = verdict.pvalue is None or bool(verdict.too_few()) or different is None
+    if not (unknown or again or faults or different):
+        parts += _as_diverse(scores)
+    good = None if unknown and not bad else not (different or bad)
     return " ".join(filter(None, parts)), good
 
 
-def _with_headline(headline: str, against: Sequence[str], different: bool) -> list[str]:
+def _with_headline(
+    headline: str,
+    again: Sequence[str],
+    differing: Sequence[str],
+    faults: Sequence[str],
+    different: bool | None,
+) -> list[str]:
     """What is wrong comes first where nothing else is."""
-    if not against:
-        return [headline]
-    if different:
-        return [headline, _sentence(against)]
-    return [_sentence(against), f"Apart from that: {headline[0].lower()}{headline[1:]}"]
+    if different is None:
+        doubtful = f"If they do, {_listed(differing)}." if differing else ""
+        return [headline, doubtful, _sentence([*again, *faults])]
+    against = _sentence([*again, *differing, *faults])
+    if different or not against:
+        return [headline, against]
+    return [against, f"Apart from that: {headline[0].lower()}{headline[1:]}"]
+
+
+def _as_diverse(scores: Mapping[str, Score]) -> list[str]:
+    if "vendi_ratio" not in scores:
+        return []
+    return [
+        "The samples are about as diverse as real data (their Vendi score is "
+        f"{scores['vendi_ratio'].value:.2f} times that of real data)."
+    ]
 
 
 def _faults(verdict: Verdict, memory: Memorizing, level: float) -> list[str]:
@@ -290,26 +303,23 @@ def copies_in_words(memory: Memorizing, panel: Panel | None, held_out: bool) -> 
 def _headline(verdict: Verdict) -> str:
     if verdict.pvalue is None:
         return f"No verdict, {verdict.method.removeprefix('none, ').rstrip('.')}."
-    p = f"p = {verdict.pvalue:.2g}" if verdict.pvalue >= SMALL else f"p < {SMALL:g}"
     if told := verdict.too_few():
         return told
-    if not verdict.different:
+    if verdict.different is False:
         return verdict.answer()
-    doubts, differ = verdict.of_copies(), f"The samples differ from real data ({p}"
-    if doubts:
-        differ = f"The samples may differ from real data ({p} if no row is a copy of another"
-    differ = " ".join([*doubts, differ])
+    p = f"p = {verdict.pvalue:.2g}" if verdict.pvalue >= SMALL else f"p < {SMALL:g}"
+    verb = "differ"
+    if verdict.different is None:
+        verb, p = "may differ", f"{p} if no row is a copy of another"
+    doubts = " ".join([*verdict.of_copies(), f"The samples {verb} from real data"])
     if verdict.effect is None or verdict.interval is None:
-        return f"{differ})."
-    auc = auc_text(verdict.effect)
+        return f"{doubts} ({p})."
+    chance = f"AUC {auc_text(verdict.effect)}, 0.5 is chance)."
     if verdict.interval[0] <= 0.5:
-        return (
-            f"{differ}), but it is not clear that a classifier can tell them apart (AUC {auc}, "
-            "0.5 is chance)."
-        )
+        apart = "but it is not clear that a classifier can tell them apart"
+        return f"{doubts} ({p}), {apart} ({chance}"
     how = "a little" if verdict.effect < WEAK else "clearly"
-    differ = differ.replace(" from real data (", f" from real data, {how} (", 1)
-    return f"{differ}; a classifier tells them apart with AUC {auc}, 0.5 is chance)."
+    return f"{doubts}, {how} ({p}; a classifier tells them apart with {chance}"
 
 
 def _against(
@@ -351,6 +361,10 @@ def _percent(share: float) -> str:
     return f"{percent:.0f} %" if percent >= 9.95 else f"{percent:.2g} %"
 
 
+def _listed(parts: Sequence[str]) -> str:
+    return " ".join(parts) if len(parts) < 2 else f"{', '.join(parts[:-1])}, and {parts[-1]}"
+
+
 def _sentence(parts: Sequence[str]) -> str:
-    text = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])}, and {parts[-1]}"
-    return f"{text[0].upper()}{text[1:]}."
+    text = _listed(parts)
+    return f"{text[0].upper()}{text[1:]}." if text else ""

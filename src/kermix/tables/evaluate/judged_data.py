@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from kermix.data.dataset import Dataset
+from kermix.data.loading import load
 from kermix.data.readers.common import Reading
 from kermix.data.readers.reading import read_alike
 from kermix.data.schema.mixed_rows import MixedRows
 from kermix.data.schema.schema import Schema
-from kermix.data.sources import Sources, Table, common_columns, load, read_sources, read_table
+from kermix.data.sources import Sources, Table, common_columns, read_sources, read_table
 from kermix.errors import ImageError, MissingExtraError, SampleError, TableError
 from kermix.kernels.distances import Layout
 from kermix.sketches.accumulation import FeatureSums

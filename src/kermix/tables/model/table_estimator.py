@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -19,9 +19,8 @@ from kermix.data.readers.frames import FRAME_KINDS, Frame
 from kermix.data.readers.reading import read_frame
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.errors import PoorFitWarning, RunError, SchemaError, TableError
-from kermix.tables.model.conditioning import (
-    place_of,
-)
+from kermix.tables.model.conditioning import place_of
+from kermix.tables.model.distribution import ColumnDistribution
 from kermix.tables.model.equal_columns import check_twins
 from kermix.tables.model.layout import TableLayout
 from kermix.tables.model.network import TableNetwork
@@ -142,6 +141,12 @@ class TableModel(TableAnswers, BaseEstimator):
         self.device = device
         self.random_state = random_state
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True  # a missing cell
+        tags.input_tags.categorical = tags.input_tags.string = True
+        return tags
+
     def _check_fitted(self) -> None:
         check_is_fitted(self, "network_")
 
@@ -154,11 +159,13 @@ class TableModel(TableAnswers, BaseEstimator):
             sample_weight: A weight for each row; rows with weight 0 are ignored.
         """
         said = Reading(kinds=dict(self.kinds or {}))
-        frame, weights = _weighted(read_frame(X, said)[0], sample_weight)
+        frame, weights = _weighted(read_frame(checked_array(X), said)[0], sample_weight)
         schema = Schema.infer(frame, kinds=self.kinds)
         if not schema.modelled:
+            few = "1 sample" if frame.rows == 1 else f"{frame.rows} samples"
             raise SchemaError(
-                "No column can be modelled: " + " ".join(schema.notes() or ["there is none."])
+                f"No column can be modelled, of {few}: "
+                + " ".join(schema.notes() or ["there is none."])
             )
         if self.target is not None:
             place_of(schema, self.target)
@@ -183,13 +190,36 @@ class TableModel(TableAnswers, BaseEstimator):
         """
         if not hasattr(self, "network_"):
             return self.fit(X, y, sample_weight)
-        frame, weights = _weighted(read_frame(X, self.schema_.reading())[0], sample_weight)
+        read = read_frame(checked_array(X), self.schema_.reading())[0]
+        frame, weights = _weighted(read, sample_weight)
         encoded = self.schema_.encode(frame, extra=True)
         if not len(encoded):
             raise TableError(f"{frame.name}: there are no rows to train on.")
         check_twins(self.schema_, self.network_.layout.twins, frame, encoded)
         network = self.network_
         return self._trained(self.schema_, network.layout, frame, encoded, weights, network)
+
+    def _of_target(self, X: Any, target: str | None) -> ColumnDistribution:
+        self._check_fitted()
+        X = checked_array(X)
+        return super()._of_target(self._of_my_width(X, self._target(target)), target)
+
+    def _order_scores(
+        self, X: Any, orders: int | None, on_rows: Callable[[int], None] | None
+    ) -> tuple[Tensor, np.ndarray]:
+        self._check_fitted()
+        return super()._order_scores(self._of_my_width(checked_array(X)), orders, on_rows)
+
+    def _of_my_width(self, X: Any, target: str | None = None) -> Any:
+        """Refuse an array of other columns; that of the target may be left out, if it is last."""
+        names = self.feature_names_in_
+        width = X.shape[1] if isinstance(X, np.ndarray) else len(names)
+        if width != len(names) and not (width == len(names) - 1 and names[-1] == target):
+            raise SchemaError(
+                f"X has {width} features, but TableModel is expecting {len(names)} features as "
+                "input. Give all columns in their order, or a data frame of those that are known."
+            )
+        return X
 
     def _trained(
         self,
@@ -305,6 +335,49 @@ class TableModel(TableAnswers, BaseEstimator):
         self.feature_names_in_ = np.array(schema.names, dtype=object)
         self._frame = frame
         return self
+
+
+def checked_array(X: Any) -> Any:
+    """An array of numbers, refused as scikit-learn does if it is none; other tables as they are.
+
+    Example:
+        >>> checked_array([[1, 2]])
+        [[1, 2]]
+        >>> checked_array(np.array([[1, 2.5]], dtype=object)).dtype
+        dtype('float64')
+    """
+    if hasattr(X, "toarray") and hasattr(X, "nnz"):
+        raise SchemaError(
+            f"{type(X).__name__}: sparse data are not supported; give X.toarray() or a frame."
+        )
+    if not (isinstance(X, np.ndarray) or _is_only_an_array(X)):
+        return X
+    array = np.asarray(X)
+    if array.ndim < 2:
+        raise SchemaError(
+            f"Expected a 2D array, got one of shape {array.shape}. Reshape your data: "
+            "X.reshape(-1, 1) is a column, X.reshape(1, -1) a row."
+        )
+    if np.iscomplexobj(array):
+        raise SchemaError("Complex data not supported: give real and imaginary parts as columns.")
+    if array.ndim == 2 and not array.shape[1]:
+        raise SchemaError(
+            f"0 feature(s) (shape={array.shape}) while a minimum of 1 is required: give columns."
+        )
+    if array.dtype != object:
+        return array
+    try:
+        return array.astype(np.float64)
+    except ValueError as error:
+        raise SchemaError(
+            f"An array of objects that are no numbers ({error}): give a data frame."
+        ) from None
+
+
+def _is_only_an_array(X: Any) -> bool:
+    """Whether all that is known of X is how to make it an array."""
+    frame = ("columns", "__arrow_c_stream__", "__dataframe__")
+    return hasattr(X, "__array__") and not any(hasattr(X, name) for name in frame)
 
 
 def _weighted(frame: Frame, given: Any) -> tuple[Frame, Tensor | None]:

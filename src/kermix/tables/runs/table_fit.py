@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from kermix.data.loading import is_table
 from kermix.data.readers.common import Reading, listed
 from kermix.data.readers.frames import Frame
 from kermix.data.readers.reading import read_frame
 from kermix.data.schema.columns import CategoryColumn, NumberColumn
 from kermix.data.schema.schema import Schema
 from kermix.data.schema.unmodelled import LeftOutColumn
-from kermix.data.sources import Table, is_table
+from kermix.data.sources import Table
 from kermix.distributed.processes import check_ranks
 from kermix.environment import is_rank
 from kermix.errors import OptionError, SchemaError
