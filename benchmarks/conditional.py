@@ -115,8 +115,7 @@ def by_kermix(problem: Problem) -> Predicted:
     codes = encoded.codes[:, place]
     scores = encoded.values[:, model.network_.layout.numbers.index(place)].astype(np.float64)
     found = model.conditional("y", _frame(test), unseen="unknown")
-    log_density = found.log_density(codes, scores) - np.where(codes > 0, np.log(step or 1), 0.0)
-    return Predicted(log_density, found.cdf(wanted - step), found.cdf(wanted))
+    return Predicted(found.log_density(codes, scores), found.cdf(wanted - step), found.cdf(wanted))
 
 
 def by_ngboost(problem: Problem) -> Predicted:

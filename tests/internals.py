@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     import kermix.images.classifier_training as classifier_training_module
     import kermix.images.generator_run as generator_run_module
     import kermix.images.generator_training as generator_training_module
+    import kermix.kernels.gram as gram_module
+    import kermix.kernels.gram_triton as gram_triton_module
     import kermix.kernels.means as means_module
     import kermix.kernels.means_triton as means_triton_module
     import kermix.linalg.polar as polar_module
@@ -303,8 +305,6 @@ if TYPE_CHECKING:
     from kermix.tables.evaluate.sample_scores import number_of
     from kermix.tables.evaluate.table_scores import sdmetrics_scores, table_scores
     from kermix.tables.model.calibration import (
-        FARTHEST,
-        PULL,
         Crossing,
         calibrate,
         for_all_members,
@@ -336,6 +336,7 @@ if TYPE_CHECKING:
     from kermix.tables.model.network import ColumnParts, TableNetwork
     from kermix.tables.model.relation_search import find_relations
     from kermix.tables.model.relations import RawColumns, Relation
+    from kermix.tables.model.repeated_values import RepeatedValues
     from kermix.tables.model.sampling import chain_log_density, draw_cells, orders_of
     from kermix.tables.model.sampling import complete as sampling_complete
     from kermix.tables.model.table_settings import TableModelSettings

@@ -165,7 +165,7 @@ def test_all_members_get_what_their_mean_density_needs(members, differ, scale):
     means = torch.from_numpy(errors[some].T.reshape(-1, 1, 1)).float()
     network.told = ColumnParts(
         torch.tensor([[0.0, 0, 0, 20, -20]]).expand(count, -1), torch.zeros(count, 1, 1), means,
-        torch.full((count, 1, 1), np.log(scale)),
+        torch.full((count, 1, 1), np.log(scale)), torch.zeros(count, 1, 0),
     )  # fmt: skip
     codes = torch.zeros(len(some), 2, dtype=torch.long)
     known = torch.tensor([[True, False]]).expand(len(some), 2)

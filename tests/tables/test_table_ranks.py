@@ -75,7 +75,8 @@ def test_a_command_with_devices_gives_the_run_of_one_process(table, tmp_path):
     assert kermix("resume", tmp_path / "two", "--devices", 1).exit_code == 0
     weights = [load_checkpoint(r.checkpoints / "model.safetensors")[0] for r in (one, two)]
     for name, tensor in weights[0].items():
-        torch.testing.assert_close(tensor, weights[1][name], rtol=0, atol=1e-3)
+        # Where a gradient is nothing but rounding, Adam makes steps of it.
+        torch.testing.assert_close(tensor, weights[1][name], rtol=0, atol=5e-3)
 
 
 def test_numbers_of_processes_that_cannot_be(table, tmp_path):

@@ -79,7 +79,8 @@ def test_samples_are_valid(run):
 
 
 def test_rows_that_are_streamed_are_the_same(run, monkeypatch):
-    monkeypatch.setattr("internals.sampling_module.LARGEST_BLOCK", 16)
+    for module in ("sampling_module", "table_run_module"):
+        monkeypatch.setattr(f"internals.{module}.network_rows_at_once", lambda network: 16)
     monkeypatch.setattr("internals.table_run_module.BLOCKS_AT_ONCE", 2)
     parts = list(run.sample_parts(70, seed=3))
     assert [len(p) for p in parts] == [32, 32, 6]

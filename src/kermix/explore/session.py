@@ -241,7 +241,7 @@ class Explored:
                 schema = self.data().schema
                 mixture = self.run.model().mixture()
                 # Densities as `kermix score` has them.
-                model: Any = TableMixture(schema, mixture, "pandas", "mixture", shared=False)
+                model: Any = TableMixture(schema, mixture, "pandas", "mixture")
             else:
                 model = self.run.model()
             with self._lock:

@@ -413,17 +413,13 @@ class NumberColumn(Column):
     def log_derivative(self, codes: np.ndarray, scores: np.ndarray) -> np.ndarray:
         """Logarithm of the map's derivative by the number in the user's units, seconds for times.
 
-        It is 0 where the code says that there is no continuous part.
+        The probability of an atom becomes a density where it is divided by the step to which
+        numbers are rounded; it stays as it is where all digits count, and that of a gap too.
         """
-        found = self.map.log_derivative(scores)
-        if self.time:
-            own = (
-                load_pyarrow().timestamp(self.text[1])
-                if self.text
-                else arrow_type(self.type.arrow)
-            )
-            found = found - np.log(self.step * seconds_of(own))
-        return np.where(codes == 0, found, 0.0)
+        unit = math.log(self.step * seconds_of(self.time_type)) if self.time else 0.0
+        of_atoms = 0.0 if self.decimals is None else self.decimals * math.log(10) - unit
+        number = np.where(codes <= len(self.atoms), of_atoms, 0.0)
+        return np.where(codes == 0, self.map.log_derivative(scores) - unit, number)
 
     def positions(self, codes: np.ndarray, scores: np.ndarray) -> np.ndarray:
         """Normal scores of all cells, atoms among them; 0 where a value is missing."""

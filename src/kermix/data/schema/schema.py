@@ -315,8 +315,8 @@ class Schema:
         """Logarithms of the derivatives of the maps to normal scores, in the user's units.
 
         A log-density of codes and scores plus the sum of a row is the log-density of the row in
-        the user's units (seconds for times); codes count by counting measure, so it is 0 where a
-        cell has no continuous part.
+        the user's units (seconds for times). An atom counts by its probability divided by the
+        step to which its column is rounded, categories and gaps by counting measure.
         """
         return self._of_numbers(encoded, "log_derivative")
 

@@ -26,13 +26,6 @@ from kermix.tables.model.network import ColumnParts, TableNetwork
 
 __all__ = ["Crossing", "calibrate", "for_all_members"]
 
-# Towards no change: both logarithms are normal, of deviation 1/2, before any row is seen.
-PULL = 2.0
-# Reasoned, no record.
-FARTHEST = 1.5  # a factor of 4.5
-STEPS = 18  # to within 3e-4 of the best logarithm
-GOLDEN = (5**0.5 - 1) / 2
-
 
 @torch.no_grad()
 def calibrate(
@@ -42,6 +35,7 @@ def calibrate(
     values: Tensor,  # (N, Q)
     known: Tensor,  # (N, D), bool
     weights: Tensor,  # (N, 1) or (N, D)
+    pull: float = 2.0,
 ) -> None:
     """Find the spread and the heat of each column, and give them to the network.
 
@@ -52,6 +46,8 @@ def calibrate(
         values: Normal scores.
         known: Cells that were seen, which do not count.
         weights: Of the other cells, such that those of each column sum to the number of rows.
+        pull: Towards no change: both logarithms are normal, of deviation 1/2, before any row is
+            seen.
     """
 
     def losses() -> Tensor:  # (D,)
@@ -61,11 +57,11 @@ def calibrate(
 
     def of_spread(spread: Tensor) -> Tensor:
         network.spread = spread
-        return PULL * spread.double().square() + losses()[network.numbers]
+        return pull * spread.double().square() + losses()[network.numbers]
 
     def of_heat(heat: Tensor) -> Tensor:
         network.heat = heat
-        return PULL * heat.double().square() + losses()
+        return pull * heat.double().square() + losses()
 
     # A spread changes the density of its own number alone, a heat the codes of its own column:
     # all columns are searched side by side, each for one number at a time.
@@ -74,19 +70,28 @@ def calibrate(
     network.heat = _least(of_heat, torch.zeros_like(network.heat))
 
 
-def _least(losses: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
+def _least(
+    losses: Callable[[Tensor], Tensor], start: Tensor, farthest: float = 1.5, steps: int = 18
+) -> Tensor:
     """Where each of several functions of one number is least, by golden sections.
 
     The start is kept where nothing that was found is better.
+
+    Args:
+        losses: The functions.
+        start: Where to begin.
+        farthest: How far to go to both sides: of logarithms, a factor of 4.5.
+        steps: How many; 18 come to within 3e-4 of the best logarithm.
     """
-    low, high = start - FARTHEST, start + FARTHEST
-    left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+    golden = (5**0.5 - 1) / 2
+    low, high = start - farthest, start + farthest
+    left, right = high - golden * (high - low), low + golden * (high - low)
     at_left, at_right = losses(left), losses(right)
-    for _ in range(STEPS):
+    for _ in range(steps):
         leftward = at_left < at_right
         low, high = torch.where(leftward, low, left), torch.where(leftward, right, high)
         kept, kept_at = torch.where(leftward, left, right), torch.minimum(at_left, at_right)
-        part = GOLDEN * (high - low)
+        part = golden * (high - low)
         new = torch.where(leftward, high - part, low + part)
         new_at = losses(new)
         left, right = torch.where(leftward, new, kept), torch.where(leftward, kept, new)
@@ -98,11 +103,6 @@ def _least(losses: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
     return torch.where(losses(best) < losses(start), best, start)
 
 
-# On columns that the head of benchmarks/conditional.py names.
-SHARE = 0.5  # of the rows, which two members leave out
-MOST_LEFT_OUT = 0.25  # of the rows, by each member
-
-
 class Crossing:
     """Which members leave out which rows.
 
@@ -110,6 +110,9 @@ class Crossing:
         rows: How many rows there are.
         members: How many networks, at least three.
         seed: Of the random order of the rows.
+        share: Of the rows, which two members leave out; this and the next were chosen on columns
+            that the head of benchmarks/conditional.py names.
+        most_left_out: Of the rows, by each member.
 
     Attributes:
         judging: Numbers of the rows that two members leave out.
@@ -120,9 +123,11 @@ class Crossing:
         (400, [201, 200, 200, 199])
     """
 
-    def __init__(self, rows: int, members: int, seed: int) -> None:
+    def __init__(
+        self, rows: int, members: int, seed: int, share: float = 0.5, most_left_out: float = 0.25
+    ) -> None:
         pairs = torch.tensor([*itertools.combinations(range(members), 2)])
-        count = int(rows * min(SHARE, MOST_LEFT_OUT * members / 2))
+        count = int(rows * min(share, most_left_out * members / 2))
         order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
         self.judging = order[:count]
         self.left_out = torch.zeros(rows, members, dtype=torch.bool)
@@ -172,8 +177,9 @@ class Crossing:
         at = members * len(rows) + torch.arange(len(rows), device=codes.device).unsqueeze(1)
         first, second = (ColumnParts(*(part[one] for part in found)) for one in at.T)
         alone = ColumnParts(*(torch.cat(pair) for pair in zip(first, second, strict=True)))
-        twice = (t.repeat(2, 1) for t in (codes, values, known, weights / 2))
-        calibrate(network, alone, *twice)
+        two = (2, 1)
+        calibrate(network, alone, codes.repeat(two), values.repeat(two), known.repeat(two),
+                  (weights / 2).repeat(two))  # fmt: skip
         of_one = network.spread, network.heat
         calibrate(network, network.averaged([first, second]), codes, values, known, weights)
         of_two = network.spread, network.heat

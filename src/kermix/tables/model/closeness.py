@@ -12,9 +12,6 @@ from kermix.errors import OptionError
 
 __all__ = ["KeepAway", "closest_distances", "copies"]
 
-# Reasoned, no record.
-ROUNDS = 50  # in which rows that are refused are drawn again
-
 
 def copies(rows: EncodedTable, others: EncodedTable) -> np.ndarray:  # (N,), bool
     """Which rows are among the others, to six decimals of their normal scores."""
@@ -118,6 +115,7 @@ class KeepAway:
         rows: int,
         draw: Callable[[np.ndarray], EncodedTable],
         on_rows: Callable[[int], None] | None = None,
+        rounds: int = 50,
     ) -> None:
         """Draw rows, and those that are refused again, until none is.
 
@@ -125,9 +123,10 @@ class KeepAway:
             rows: How many.
             draw: Draws the rows with these numbers anew, and returns them.
             on_rows: Called with the number of rows that have been accepted.
+            rounds: In which rows that are refused are drawn again.
         """
         left = np.arange(rows)
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             refused = self.refused(draw(left))
             if on_rows is not None:
                 on_rows(int((~refused).sum()))
@@ -137,6 +136,6 @@ class KeepAway:
         told = [f"nearer than min_distance={self.min_distance:g}"] if self.min_distance else []
         told += ["copies"] if self.deduplicate else []
         raise OptionError(
-            f"After {ROUNDS} rounds {len(left)} of {rows} rows are still {' or '.join(told)} of "
+            f"After {rounds} rounds {len(left)} of {rows} rows are still {' or '.join(told)} of "
             "the rows to keep away from: use a smaller distance, or condition on fewer values."
         )

@@ -64,29 +64,32 @@ def encode_some(
         without: Columns whose cells do not count, and are not looked at.
     """
     frame = as_frame(table, "given")
-    unknown = [n for n in frame.columns if n not in schema.names]
-    if unknown:
-        raise SchemaError(
-            f"given: there is no column {unknown[0]}{nearest(unknown[0], schema.names)}"
-        )
+    _check_known(schema, frame)
     frame = replace(frame, columns={n: c for n, c in frame.columns.items() if n not in without})
     known = np.array([c.name in frame.columns for c in schema.modelled])
+    codes = np.full((frame.rows, len(known)), UNKNOWN, np.int64)
+    values = np.zeros((frame.rows, len(schema.numbers)))
     if not known.any():
         _check_constants(schema, frame)
-        codes = np.full((frame.rows, len(known)), UNKNOWN, np.int64)
-        return EncodedTable(codes, np.zeros((frame.rows, len(schema.numbers))), frame.kind), frame
+        return EncodedTable(codes, values, frame.kind), frame
     part = Schema(tuple(c for c in schema.columns if c.name in frame.columns), schema.frame)
     if unseen == "error":
         _check_values(part, frame)
     found = part.encode(frame, unseen=unseen, name="given")
     _check_constants(schema, frame)
-    for column in part.numbers if inside else ():
-        _check_inside(column, frame)
-    codes = np.full((frame.rows, len(schema.modelled)), UNKNOWN, np.int64)
-    values = np.zeros((frame.rows, len(schema.numbers)))
+    if inside:
+        _check_inside(part, frame)
     codes[:, known] = found.codes
     values[:, [c.name in frame.columns for c in schema.numbers]] = found.values
     return EncodedTable(codes, values, found.frame), frame
+
+
+def _check_known(schema: Schema, frame: Frame) -> None:
+    unknown = [n for n in frame.columns if n not in schema.names]
+    if unknown:
+        raise SchemaError(
+            f"given: there is no column {unknown[0]}{nearest(unknown[0], schema.names)}"
+        )
 
 
 def given_cell(schema: Schema, name: str, text: str | None, where: str) -> Any:
@@ -167,28 +170,40 @@ def numbers_as_given(
         rows: How many rows they have.
         twins: Places of modelled columns that are equal in all rows.
     """
-    from pyarrow import ArrowInvalid, compute
-
-    if given is None or (isinstance(given, Mapping) and not given):
+    if nothing_given(given):
         return {}
-    one = is_one_row(given)
-    frame = as_frame({n: [v] for n, v in given.items()} if one else given, "given")
+    frame = as_frame(_as_rows(given), "given")
     cells, names = dict(frame.columns), [column.name for column in schema.modelled]
     for a, b in (*twins, *((b, a) for a, b in twins)):
         if names[a] in cells:
             cells.setdefault(names[b], cells[names[a]])
-    found = {}
-    for column in schema.numbers:
-        drawn, own = arrays[column.name], cells.get(column.name)
-        if own is None or {family(own.type), family(drawn.type)} != {"numbers"}:
-            continue
-        try:
-            whole = own.combine_chunks().cast(drawn.type)
-        except ArrowInvalid:
-            continue  # a number that the column cannot hold is rounded to one that it can
-        whole = whole.take([0] * rows) if len(whole) != rows else whole
-        found[column.name] = compute.if_else(whole.is_null(), drawn, whole)
-    return found
+    known = {c.name: cells[c.name] for c in schema.numbers if c.name in cells}
+    found = {name: _as_written(own, arrays[name], rows) for name, own in known.items()}
+    return {name: array for name, array in found.items() if array is not None}
+
+
+def nothing_given(given: Any) -> bool:
+    """Whether no value of any column is given."""
+    return given is None or (isinstance(given, Mapping) and not given)
+
+
+def _as_rows(given: Any) -> Any:
+    """Values by name, the same for all rows, as a table of one row; others as they are."""
+    return {name: [value] for name, value in given.items()} if is_one_row(given) else given
+
+
+def _as_written(own: Any, drawn: Any, rows: int) -> Any | None:
+    """Numbers that were drawn, with those that were given in their place; None if they differ."""
+    from pyarrow import ArrowInvalid, compute
+
+    if {family(own.type), family(drawn.type)} != {"numbers"}:
+        return None
+    try:
+        whole = own.combine_chunks().cast(drawn.type)
+    except ArrowInvalid:
+        return None  # a number that the column cannot hold is rounded to one that it can
+    whole = whole.take([0] * rows) if len(whole) != rows else whole
+    return compute.if_else(whole.is_null(), drawn, whole)
 
 
 def _check_values(schema: Schema, frame: Frame) -> None:
@@ -213,15 +228,17 @@ def _check_values(schema: Schema, frame: Frame) -> None:
             )
 
 
-def _check_inside(column: NumberColumn, frame: Frame) -> None:
-    numbers = column.numbers(frame.columns[column.name], frame.name)
-    outside = (numbers < column.low) | (numbers > column.high)
-    if outside.any():
-        cells = frame.columns[column.name].drop_null()
-        raise OptionError(
-            f"{frame.name}: {column.name}={cells[int(outside.argmax())]} is outside the range of "
-            f"the fitted table ({column.details()}), in which all samples lie."
-        )
+def _check_inside(schema: Schema, frame: Frame) -> None:
+    """Refuse numbers that no sample has."""
+    for column in schema.numbers:
+        numbers = column.numbers(frame.columns[column.name], frame.name)
+        outside = (numbers < column.low) | (numbers > column.high)
+        if outside.any():
+            cells = frame.columns[column.name].drop_null()
+            raise OptionError(
+                f"{frame.name}: {column.name}={cells[int(outside.argmax())]} is outside the range "
+                f"of the fitted table ({column.details()}), in which all samples lie."
+            )
 
 
 def _changed_constants(schema: Schema, frame: Frame) -> Iterator[ZeroDensity]:
@@ -333,27 +350,28 @@ class TableCells:
             without: The place of a column whose values do not count, nor those of columns that
                 are equal to it in all rows.
         """
-        if given is None or (isinstance(given, Mapping) and not given):
-            count = 1 if rows is None else rows
-            codes = torch.zeros(count, self.layout.columns, dtype=torch.long, device=self.device)
-            values = torch.zeros(count, len(self.layout.numbers), device=self.device)
-            return codes, values, torch.zeros_like(codes, dtype=torch.bool)
-        if is_one_row(given):
-            given = {name: [value] for name, value in given.items()}
+        if nothing_given(given):
+            return self._nothing(1 if rows is None else rows)
         # What is equal in all rows would be the answer itself.
         open_ones = [] if without is None else self.layout.twins_of(without)
         names = [self.schema.modelled[k].name for k in open_ones]
-        encoded, frame = encode_some(self.schema, given, unseen, inside, names)
+        encoded, frame = encode_some(self.schema, _as_rows(given), unseen, inside, names)
         check_twins(self.schema, self.layout.twins, frame, encoded)
-        if rows is not None and len(encoded) not in (1, rows):
-            raise OptionError(
-                f"given has {len(encoded)} rows for {rows} samples; give 1 or {rows}."
-            )
         codes, values, seen = self.tensors(frame, encoded)
         copy_twins(self.layout.twins, self.layout.number_of_column, codes, values, seen)
         if rows is not None and len(codes) != rows:
+            if len(codes) != 1:
+                raise OptionError(
+                    f"given has {len(codes)} rows for {rows} samples; give 1 or {rows}."
+                )
             codes, values, seen = (t.expand(rows, -1) for t in (codes, values, seen))
         return codes.contiguous(), values.contiguous(), seen.clone()
+
+    def _nothing(self, rows: int) -> Cells:
+        """Rows of which nothing is known."""
+        codes = torch.zeros(rows, self.layout.columns, dtype=torch.long, device=self.device)
+        values = torch.zeros(rows, len(self.layout.numbers), device=self.device)
+        return codes, values, torch.zeros_like(codes, dtype=torch.bool)
 
     def table(
         self, codes: Tensor, values: Tensor, seen: Tensor, kind: str, given: Any = None,

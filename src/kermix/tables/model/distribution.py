@@ -20,12 +20,6 @@ __all__ = ["ColumnDistribution", "column_distribution"]
 
 # Reasoned, no record.
 HALVINGS = 80
-NODES = 32  # of the quadrature of a Gaussian
-SECTIONS = 64  # that an interval is cut into, where there are few rows
-FEW_ROWS = 16
-WIDE_RANGE = 2.0**40  # times what is between the scores -1 and 1
-FARTHEST_SCORE = 1e6
-REACH = 9.0  # deviations of a Gaussian, beyond which there is nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,16 +113,19 @@ class ColumnDistribution:
             return column.numbers(cells, "cdf")
         return np.asarray(values, dtype=np.float64) - column.origin
 
-    def ends(self) -> tuple[np.ndarray, np.ndarray]:  # (rows,), (rows,)
+    def ends(self, reach: float = 9.0) -> tuple[np.ndarray, np.ndarray]:  # (rows,), (rows,)
         """Between what a number lies, from its origin: its column's range, or of its Gaussians.
 
         A column without a range has the tails of the Gaussians, which differ from row to row.
+
+        Args:
+            reach: Deviations of a Gaussian, beyond which there is nothing.
         """
         column = self._numbers("range")
         weights, means, scales = self._gaussians()
-        counts, reach = weights > 0, REACH * scales
-        low = column.map.inverse(np.where(counts, means - reach, np.inf).min(1))
-        high = column.map.inverse(np.where(counts, means + reach, -np.inf).max(1))
+        counts, away = weights > 0, reach * scales
+        low = column.map.inverse(np.where(counts, means - away, np.inf).min(1))
+        high = column.map.inverse(np.where(counts, means + away, -np.inf).max(1))
         return (low if np.isneginf(column.low) else np.full(len(self), column.low),
                 high if np.isposinf(column.high) else np.full(len(self), column.high))  # fmt: skip
 
@@ -137,9 +134,14 @@ class ColumnDistribution:
         weights, means, scales = self._gaussians()
         z = torch.from_numpy((scores[:, None] - means) / scales)
         inside = (weights * torch.special.ndtr(z).numpy()).sum(1)
-        below = column.atoms[None, :] <= numbers[:, None]
-        filled = self.filled
-        return np.asarray(filled[:, 0] * inside + (filled[:, 1:] * below).sum(1))
+        below = np.searchsorted(column.atoms, numbers, side="right")
+        rows = np.arange(len(self))
+        return np.asarray(self.filled[:, 0] * inside + self._below_atoms[rows, below])
+
+    @cached_property
+    def _below_atoms(self) -> np.ndarray:  # (rows, atoms + 1)
+        """Probability of the atoms before each, and of all."""
+        return np.concatenate([np.zeros((len(self), 1)), self.filled[:, 1:].cumsum(1)], 1)
 
     def shares(self, edges: np.ndarray) -> np.ndarray:  # (E,) -> (rows, E - 1)
         """Probabilities of the intervals between edges, if the cell is not missing.
@@ -172,14 +174,16 @@ class ColumnDistribution:
             return np.asarray(cells.to_numpy(zero_copy_only=False))
         return self._quantile(share) + column.origin
 
-    def _quantile(self, share: float | np.ndarray) -> np.ndarray:
+    def _quantile(
+        self, share: float | np.ndarray, few_rows: int = 16, sections: int = 64
+    ) -> np.ndarray:
         """The quantile as the column looks at it: from its origin, in its steps."""
         column = self._numbers("quantile")
         if not np.all((np.asarray(share) > 0) & (np.asarray(share) < 1)):
             raise OptionError(f"quantile({share}): must be between 0 and 1.")
         low, high = self._narrowed(column, *self.ends(), share)
         # Of few rows, several places are looked at together: a look at any takes as long.
-        parts = SECTIONS if len(self) <= FEW_ROWS else 2
+        parts = sections if len(self) <= few_rows else 2
         every, rows = self.repeated(parts - 1, whole=True), np.arange(len(self))
         inner = (np.arange(1, parts) / parts)[:, None]
         # An atom is reached exactly, because it is where the probability jumps.
@@ -199,17 +203,31 @@ class ColumnDistribution:
         return high
 
     def _narrowed(
-        self, column: NumberColumn, low: np.ndarray, high: np.ndarray, share: float | np.ndarray
+        self,
+        column: NumberColumn,
+        low: np.ndarray,
+        high: np.ndarray,
+        share: float | np.ndarray,
+        wide: float = 2.0**40,
+        farthest: float = 1e6,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Nearer ends for a quantile, by halving scores: for a range that is far wider than usual.
 
         Halving the range would end long before numbers of usual size are told apart.
+
+        Args:
+            column: The column.
+            low: Lower ends.
+            high: Upper ends.
+            share: Of the quantile.
+            wide: How often a range has what is between the scores -1 and 1, to be wide.
+            farthest: Score that is looked at.
         """
         usual = float(np.diff(column.map.inverse(np.array([-1.0, 1.0])))[0])
-        if not (high / 2 - low / 2).max(initial=0.0) > WIDE_RANGE * usual:
+        if not (high / 2 - low / 2).max(initial=0.0) > wide * usual:
             return low, high
-        scores = [np.maximum(column.map(low), -FARTHEST_SCORE),
-                  np.minimum(column.map(high), FARTHEST_SCORE)]  # fmt: skip
+        scores = [np.maximum(column.map(low), -farthest),
+                  np.minimum(column.map(high), farthest)]  # fmt: skip
         for _ in range(HALVINGS):
             middle = scores[0] / 2 + scores[1] / 2
             looked = column.map.inverse(middle).clip(low, high)
@@ -246,7 +264,11 @@ class ColumnDistribution:
         return np.asarray(below + np.random.default_rng(seed).random(len(upto)) * (upto - below))
 
     def log_density(self, codes: np.ndarray, scores: np.ndarray) -> np.ndarray:  # (rows,)
-        """Log-density of encoded cells, in the user's units; codes count by counting measure."""
+        """Log-density of encoded cells, in the user's units.
+
+        The probability of a value that is rounded is divided by its step; categories, gaps and
+        values of which all digits count have their probability itself.
+        """
         rows = np.arange(len(self))
         found = np.log(self.probabilities[rows, codes].clip(min=1e-300))
         if isinstance(self.column, NumberColumn):
@@ -254,8 +276,8 @@ class ColumnDistribution:
             z = (torch.from_numpy(scores)[:, None] - means) / scales
             logs = weights.clamp(min=1e-300).log() - scales.log() - 0.5 * z.square()
             inside = torch.logsumexp(logs, 1).numpy() - 0.5 * np.log(2 * np.pi)
-            inside = inside + self.column.log_derivative(codes, scores)
             found = found + np.where(codes == 0, inside, 0.0)
+            found = found + self.column.log_derivative(codes, scores)
         return np.asarray(found)
 
     def most_likely(self) -> Any:
@@ -276,14 +298,14 @@ class ColumnDistribution:
             raise OptionError(f"Column {column.name} is a time: it has quantiles but no mean.")
         return self._mean() + column.origin
 
-    def _mean(self) -> np.ndarray:
+    def _mean(self, nodes_of_gaussian: int = 32) -> np.ndarray:
         column = self._numbers("mean")
-        nodes, shares = hermegauss(NODES)
+        nodes, shares = hermegauss(nodes_of_gaussian)
         shares = shares / shares.sum()
         weights, means, scales = self._gaussians()
         inside = np.zeros(len(self))
         at_once = rows_at_once(weights.size, 10_000)
-        for start in range(0, NODES, at_once):
+        for start in range(0, nodes_of_gaussian, at_once):
             some = slice(start, start + at_once)
             places = means + scales * nodes[some, None, None]
             values = column.map.inverse(places).clip(column.low, column.high)
@@ -343,13 +365,17 @@ class ColumnDistribution:
         return self.column
 
 
+@torch.no_grad()
 def column_distribution(
     network: TableNetwork, parts: ColumnParts, place: int, column: CategoryColumn | NumberColumn
 ) -> ColumnDistribution:
     """The distribution of the column at a place among those that are modelled."""
     first = int(network.layout.offsets[place])
-    logits = parts.logits[:, first : first + network.layout.counts[place]]
-    probabilities = logits.double().softmax(1).cpu().numpy()
+    logits = parts.logits[:, first : first + network.layout.units[place]]
+    logs = logits.double().log_softmax(1)
+    if network.within is not None:
+        logs = network.within.of_codes(place, logs, parts.values)
+    probabilities = logs.exp().cpu().numpy()
     if place not in network.layout.numbers:
         return ColumnDistribution(column, probabilities)
     k = network.layout.numbers.index(place)

@@ -7,7 +7,7 @@ learns what follows nor is held to it in the rows that are exceptions: there it 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -58,7 +58,12 @@ class ExactRelations:
         return relation.determines and bool(self._missing[relation.place] >= 0)
 
     def closed(
-        self, codes: Tensor, seen: Tensor, at: Tensor, offsets: Tensor, closed: Tensor
+        self,
+        codes: Tensor,
+        seen: Tensor,
+        at: Tensor,
+        places: Callable[[int, int], int],
+        closed: Tensor,
     ) -> None:
         """Close codes that a cell cannot have by what is seen, in place.
 
@@ -66,27 +71,27 @@ class ExactRelations:
             codes: Codes of rows.
             seen: Which cells are.
             at: The column of each row that is drawn next, (N,).
-            offsets: Where the codes of each column begin.
-            closed: Codes that are not drawn, (N, T).
+            places: The logit of each code.
+            closed: Logits that are not drawn, (N, T).
         """
         base = len(self._missing)
         for k, relation in enumerate(self.relations):
             flag, place = base + k, relation.place
             here = at == flag
             if relation.share >= 1:  # no exception in the fitted table
-                closed[here, offsets[flag] + BROKEN] = True
+                closed[here, places(flag, BROKEN)] = True
             if self._may_be_empty(relation):
-                closed[here & seen[:, place], offsets[flag] + EMPTY] = True
+                closed[here & seen[:, place], places(flag, EMPTY)] = True
             filled = seen[:, flag] & (codes[:, flag] != EMPTY)
             for column in relation.places:
                 # An exception has all cells; where the relation holds, a source may be empty.
                 some = filled if column == place else filled & (codes[:, flag] == BROKEN)
                 if self._missing[column] >= 0 and relation.determines:
-                    gone = int(offsets[column] + self._missing[column])
+                    gone = places(column, int(self._missing[column]))
                     closed[(at == column) & some, gone] = True
             if isinstance(relation, LookupRelation):
                 holds = filled & (codes[:, flag] == HOLDS) & seen[:, place]
-                self._close_keys(relation, codes, seen, at, holds, offsets, closed)
+                self._close_keys(relation, codes, seen, at, holds, places, closed)
 
     def _close_keys(
         self,
@@ -95,7 +100,7 @@ class ExactRelations:
         seen: Tensor,
         at: Tensor,
         holds: Tensor,
-        offsets: Tensor,
+        places: Callable[[int, int], int],
         closed: Tensor,
     ) -> None:
         """Close values of the last source from which a value that is seen does not follow."""
@@ -115,7 +120,7 @@ class ExactRelations:
             cells = self.columns.cells(EncodedTable(tried, values, ""), places=relation.places)
             good = relation.holds(self.columns, cells).reshape(len(different), count)
             good[~good.any(1)] = True  # none fits: an exception after all
-            first = int(offsets[source])
+            first = places(source, 0)
             wrong = torch.from_numpy(~good).to(closed.device)
             closed[rows, first : first + count] |= wrong[back]
 

@@ -34,18 +34,34 @@ from kermix.tables.model.exact_relations import ExactRelations
 from kermix.tables.model.linear_relations import Lines, find_lines
 from kermix.tables.model.relation_search import find_relations
 from kermix.tables.model.relations import Relation
+from kermix.tables.model.repeated_values import (
+    RepeatedValues,
+    find_repeated,
+    repeated_of,
+    with_repeated,
+)
 
 __all__ = ["ANCHORS", "TableLayout", "anchor_places", "find_anchors"]
 
 # Reasoned, no record.
 ANCHORS = 3
-LEAST_CORRELATION = 0.7
-LOOKED_AT = 20_000
-MOST_COLUMNS = 1000  # whose correlations are looked at
 
 
-def find_anchors(schema: Schema, encoded: EncodedTable) -> tuple[tuple[str, ...], ...]:
+def find_anchors(
+    schema: Schema,
+    encoded: EncodedTable,
+    least_correlation: float = 0.7,
+    most_rows: int = 20_000,
+    most_numbers: int = 1000,
+) -> tuple[tuple[str, ...], ...]:
     """Names of the numbers that each number follows most closely; none where all are loose.
+
+    Args:
+        schema: What the columns are.
+        encoded: The table.
+        least_correlation: Of normal scores, or a number is loose.
+        most_rows: That are looked at, every so many of all.
+        most_numbers: Of tables with more, no correlations are looked at.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -56,9 +72,9 @@ def find_anchors(schema: Schema, encoded: EncodedTable) -> tuple[tuple[str, ...]
         (('b',), ('a',), ())
     """
     names = [column.name for column in schema.numbers]
-    if not 2 <= len(names) <= MOST_COLUMNS or len(encoded) < 2:
+    if not 2 <= len(names) <= most_numbers or len(encoded) < 2:
         return ((),) * len(names)
-    encoded = encoded[:: max(1, len(encoded) // LOOKED_AT)]
+    encoded = encoded[:: max(1, len(encoded) // most_rows)]
     scores = schema.positions(encoded)
     scores = scores - scores.mean(0)
     sizes = np.sqrt(np.square(scores).sum(0))
@@ -67,7 +83,7 @@ def find_anchors(schema: Schema, encoded: EncodedTable) -> tuple[tuple[str, ...]
     np.fill_diagonal(closeness, 0.0)
     best = np.argsort(-closeness, axis=1, kind="stable")[:, :ANCHORS]
     return tuple(
-        tuple(names[k] for k in row if closeness[j, k] >= LEAST_CORRELATION)
+        tuple(names[k] for k in row if closeness[j, k] >= least_correlation)
         for j, row in enumerate(best)
     )
 
@@ -104,6 +120,7 @@ class TableLayout:
         ends: Normal scores of the smallest and the largest value of each number; empty if any
             value may be drawn.
         absences: Where columns have no value.
+        repeated: Numbers all of whose values repeat, whose logits are those of cells.
         exact: What columns follow from others, if any do. Whether each relation holds is a
             column of codes, after those of the table.
 
@@ -125,6 +142,7 @@ class TableLayout:
     atoms: tuple[int, ...] = ()
     ends: tuple[tuple[float, float], ...] = ()
     absences: tuple[Absence, ...] = ()
+    repeated: tuple[RepeatedValues, ...] = ()
     exact: ExactRelations | None = None
 
     @classmethod
@@ -137,6 +155,7 @@ class TableLayout:
         same: Sequence[tuple[str, str]] = (),
         lines: Lines | None = None,
         absences: Sequence[Absence] = (),
+        repeated: Sequence[RepeatedValues] = (),
         exact: Sequence[Relation] = (),
     ) -> "TableLayout":
         """The layout of a schema's columns.
@@ -149,6 +168,7 @@ class TableLayout:
             same: Pairs that are equal in all rows.
             lines: What `kermix.tables.model.linear_relations.find_lines` found.
             absences: What `kermix.tables.model.absences.find_absences` found.
+            repeated: What `kermix.tables.model.repeated_values.find_repeated` found.
             exact: What `kermix.tables.model.relation_search.find_relations` found.
         """
         counts, numbers = schema.code_counts, tuple(int(k) for k in schema.number_columns)
@@ -168,7 +188,8 @@ class TableLayout:
         atoms = tuple(len(column.atoms) for column in schema.numbers)
         ends = tuple(tuple(c.map(np.array([c.low, c.high])).tolist()) for c in schema.numbers)
         return cls(counts, numbers, positions, links, closest, in_order, twins, lines, maps,
-                   atoms, ends, tuple(absences), relations if exact else None)  # fmt: skip
+                   atoms, ends, tuple(absences), tuple(repeated),
+                   relations if exact else None)  # fmt: skip
 
     @classmethod
     def found(
@@ -200,7 +221,7 @@ class TableLayout:
         anchors, lines = find_anchors(schema, encoded), find_lines(schema, encoded)
         absences = find_absences(schema, encoded, same)
         return cls.of(schema, equal, anchors, same=same, lines=lines, absences=absences,
-                      exact=exact)  # fmt: skip
+                      repeated=find_repeated(schema, encoded), exact=exact)  # fmt: skip
 
     def relations(self, schema: Schema) -> dict[str, Any]:
         """What `with_relations` needs besides the schema, as plain names."""
@@ -213,7 +234,8 @@ class TableLayout:
             "same": [(columns[a], columns[b]) for a, b in self.twins],
             "lines": None if self.lines is None else self.lines.to_dict(),
             "absences": [absence.to_dict(columns) for absence in self.absences],
-            "exact": [relation.to_dict(columns) for relation in self._exact],
+            "exact": [relation.to_dict(columns) for relation in self.found_relations],
+            "repeated": {columns[own.column]: own.counts.tolist() for own in self.repeated},
         }
 
     @classmethod
@@ -226,11 +248,13 @@ class TableLayout:
             schema, content["equal"], content["anchors"],
             content["in_order"], content["same"],
             None if lines is None else Lines.from_dict(lines), absences,
+            repeated_of(schema, content["repeated"]),
             [Relation.from_dict(saved, columns) for saved in content["exact"]],
         )  # fmt: skip
 
     @property
-    def _exact(self) -> tuple[Relation, ...]:
+    def found_relations(self) -> tuple[Relation, ...]:
+        """What columns follow from others."""
         return () if self.exact is None else self.exact.relations
 
     def with_flags(self, schema: Schema, frame: Frame, encoded: EncodedTable) -> EncodedTable:
@@ -281,6 +305,11 @@ class TableLayout:
         """Fill in such cells, in place."""
         numbers = self.number_of_column.to(codes.device)
         copy_twins(self.twins, self.number_of_column, codes, values, seen)
+        for place, link in enumerate(self.links, self.columns - len(self.links)):
+            for column in (link.first, link.second):  # an atom or a gap equals no number
+                unlike = seen[:, column] & (codes[:, column] != 0) & ~seen[:, place]
+                codes[:, place] = codes[:, place].masked_fill(unlike, 0)
+                seen[:, place] |= unlike
         transferred(self.links, numbers, codes, values, seen)
         copy_twins(self.twins, self.number_of_column, codes, values, seen)
         if self.exact is not None:
@@ -300,22 +329,56 @@ class TableLayout:
     @property
     def table_columns(self) -> int:
         """Columns of the table."""
-        return len(self.counts) - len(self.links) - len(self._exact)
+        return len(self.counts) - len(self.links) - len(self.found_relations)
+
+    @cached_property
+    def units(self) -> tuple[int, ...]:
+        """Logits of each column: one for each code, but for values that repeat, one for a cell."""
+        found = list(self.counts)
+        for own in self.repeated:
+            found[own.column] = own.units
+        return tuple(found)
 
     @property
     def total(self) -> int:
-        """Codes of all columns together."""
-        return sum(self.counts)
+        """Logits of all columns together."""
+        return sum(self.units)
 
     @cached_property
     def offsets(self) -> Tensor:  # (D,)
+        """Where the logits of each column begin."""
+        return torch.tensor([0, *self.units[:-1]]).cumsum(0)
+
+    @cached_property
+    def code_offsets(self) -> Tensor:  # (D,)
         """Where the codes of each column begin."""
         return torch.tensor([0, *self.counts[:-1]]).cumsum(0)
 
     @cached_property
     def segments(self) -> Tensor:  # (T,)
-        """The column of each code."""
-        return torch.repeat_interleave(torch.tensor(self.counts))
+        """The column of each logit."""
+        return torch.repeat_interleave(torch.tensor(self.units))
+
+    @cached_property
+    def unit_of_code(self) -> Tensor:  # (codes,)
+        """The logit of each code, by its place among all."""
+        parts = [np.arange(count) for count in self.counts]
+        for own in self.repeated:
+            parts[own.column] = own.unit_of_code
+        starts = zip(parts, self.offsets.tolist(), strict=True)
+        return torch.from_numpy(np.concatenate([part + start for part, start in starts]))
+
+    def logit_of(self, column: int, code: int) -> int:
+        """The place of a column's code among all logits."""
+        return int(self.unit_of_code[self.code_offsets[column] + code])
+
+    @cached_property
+    def shown_by_code(self) -> Tensor:  # (codes,), bool
+        """Which codes a network sees as such, not by the place of their value alone."""
+        parts = [np.ones(count, bool) for count in self.counts]
+        for own in self.repeated:
+            parts[own.column] = own.shown_by_code
+        return torch.from_numpy(np.concatenate(parts))
 
     @cached_property
     def number_of_column(self) -> Tensor:  # (D,)
@@ -328,3 +391,47 @@ class TableLayout:
         """Tensors as a table that a schema decodes."""
         own = codes[:, : self.table_columns]
         return EncodedTable(own.cpu().numpy(), values.double().cpu().numpy(), frame)
+
+
+def with_codes(
+    schema: Schema, frame: Frame, encoded: EncodedTable, layout: TableLayout
+) -> tuple[Schema, EncodedTable, TableLayout]:
+    """The table and its layout with codes for all values of the numbers that repeat.
+
+    Numbers that follow from others stay as they are. Links between others go: a
+    code that depends on a place is equal to it often enough by itself.
+
+    Args:
+        schema: What the columns are.
+        frame: The table.
+        encoded: Its rows.
+        layout: What was found in them.
+    """
+    told = [] if layout.exact is None else layout.exact.told
+    names = {schema.modelled[place].name for place in told}
+    own = with_repeated(schema, frame, names | _foretold(schema, layout))
+    if own is schema:
+        return schema, encoded, layout
+    known = layout.relations(schema)
+    encoded = own.encode(frame, extra=True)
+    absences = find_absences(own, encoded, known["same"])
+    coded = {column.name for column in own.numbers if not column.continuous}
+    columns = [column.name for column in own.modelled]
+    equal = [pair for pair in known["equal"] if not coded & {*pair}]
+    return own, encoded, TableLayout.of(
+        own, equal, find_anchors(own, encoded), layout.in_order, known["same"],
+        layout.lines, absences, find_repeated(own, encoded),
+        [r for r in layout.found_relations if r.determines or columns[r.place] not in coded],
+    )  # fmt: skip
+
+
+def _foretold(schema: Schema, layout: TableLayout) -> set[str]:
+    """Numbers that lines foretell to the last digit, as sums: codes would lose that."""
+    if layout.lines is None:
+        return set()
+    lines = layout.lines
+    squares = np.stack([1 / np.diag(np.linalg.inv(own)) for own in lines.correlation])
+    errors = (lines.shares @ squares) ** 0.5 * lines.size
+    steps = np.array([0.0 if c.decimals is None else 10.0**-c.decimals for c in schema.numbers])
+    exact = lines.closely & (2 * errors < steps)
+    return {name for name, found in zip(lines.names, exact, strict=True) if found}

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from kermix.tables.model.layout import ANCHORS, TableLayout
 from kermix.tables.model.linear_relations import FINEST, Expected, StraightLines
+from kermix.tables.model.repeated_values import RAMPS, CellValues, ValueCodes
 
 __all__ = ["ColumnParts", "TableNetwork"]
 
@@ -34,12 +35,14 @@ class ColumnParts(NamedTuple):
         weights: Logarithms of the weights of the Gaussians of each number, (N, Q, K).
         means: Their means.
         log_scales: Logarithms of their standard deviations.
+        values: What tells of the values in the cells of columns that repeat, (N, members, G, H).
     """
 
     logits: Tensor
     weights: Tensor
     means: Tensor
     log_scales: Tensor
+    values: Tensor
 
 
 class TableNetwork(nn.Module):
@@ -69,6 +72,14 @@ class TableNetwork(nn.Module):
     anchors: Tensor
     anchored: Tensor
     atoms: Tensor
+    code_offsets: Tensor
+    unit_of_code: Tensor
+    shown: Tensor
+    free_first: Tensor
+    never_seen: Tensor
+    starts: Tensor
+    within: CellValues | None
+    beside: Tensor
     spread: Tensor
     heat: Tensor
 
@@ -89,6 +100,8 @@ class TableNetwork(nn.Module):
             ("offsets", layout.offsets),
             ("numbers", torch.tensor(layout.numbers, dtype=torch.long)),
             ("places", torch.tensor(layout.positions)),
+            ("code_offsets", layout.code_offsets),
+            ("unit_of_code", layout.unit_of_code),
             ("knots", math.sqrt(2) * torch.erfinv(torch.linspace(-0.98, 0.98, KNOTS + 1))),
             ("membership", functional.one_hot(layout.segments, layout.columns).float()),
         ):
@@ -96,10 +109,14 @@ class TableNetwork(nn.Module):
         # One row more than there are codes, for cells that are not seen.
         self.codes = nn.Embedding(layout.total + 1, width, padding_idx=layout.total)
         nn.init.normal_(self.codes.weight[:-1], std=1 / math.sqrt(max(1, layout.columns)))
-        self.flags = nn.Linear(layout.columns + numbers * (1 + KNOTS), width)
+        seen_places = RAMPS * len(layout.repeated)
+        self.flags = nn.Linear(layout.columns + numbers * (1 + KNOTS) + seen_places, width)
         self.blocks = nn.ModuleList(_Block(width) for _ in range(blocks))
         self.norm = nn.LayerNorm(width)
-        self.out = nn.Linear(width, layout.total + 3 * numbers * components)
+        self.repeated: ValueCodes | None = None
+        self.register_module("within", None)
+        cells = sum(len(own.sizes) for own in layout.repeated)
+        self.out = nn.Linear(width, layout.total - cells + 3 * numbers * components)
         self.follow: nn.Linear | None = None
         if layout.anchors:
             anchors = torch.tensor(layout.anchors)
@@ -115,13 +132,18 @@ class TableNetwork(nn.Module):
             self.register_buffer("atoms", atoms, persistent=False)
         with torch.no_grad():
             self.out.weight.mul_(0.1)
-            logits, _, means, log_scales = self._parts(self.out.bias)
+            parts = self._parts(self.out.bias)
             if layout.exact is not None:  # exceptions are rare, and few steps may have to do
                 first = int(layout.offsets[layout.table_columns])
                 begun = torch.tensor(layout.exact.start_logits)
-                logits[first : first + len(begun)] = begun
-            means.copy_(torch.linspace(-2, 2, components))
-            log_scales.fill_(math.log(0.5))
+                parts.logits[first : first + len(begun)] = begun
+            parts.means.copy_(torch.linspace(-2, 2, components))
+            parts.log_scales.fill_(math.log(0.5))
+        if layout.repeated:
+            self.repeated = ValueCodes(layout.repeated, width)
+            deep = [own for own in layout.repeated if own.is_deep]
+            self.within = CellValues(deep, layout.columns) if deep else None
+            self._look_up_cells()
         # Found on held-out rows after the training; see `calibration`.
         self.register_buffer("spread", torch.zeros(numbers))
         self.register_buffer("heat", torch.zeros(layout.columns))
@@ -129,6 +151,54 @@ class TableNetwork(nn.Module):
             TableNetwork(replace(layout, lines=None), width, blocks, components, dropout)
             for _ in range(members - 1)
         )
+        for other in self.others:
+            other.register_module("within", None)  # that of this one is for all
+
+    @torch.no_grad()
+    def begin_with(self, codes: Tensor, weights: Tensor | None = None) -> None:
+        """Begin at the shares of codes in some rows, which small tables have no steps to learn.
+
+        Args:
+            codes: Codes of rows, (N, D).
+            weights: Of the rows, (N,).
+        """
+        each = None if weights is None else weights.repeat_interleave(codes.shape[1]).float()
+        units = self.units(codes.clamp(min=0)).flatten()
+        counts = torch.bincount(units, each, self.layout.total) + 0.5
+        shares = counts / (counts.float() @ self.membership)[self.segments]
+        if self.repeated is not None:
+            free = self.out.out_features - 3 * len(self.layout.numbers) * self.components
+            shares = shares[self.free_first < free]
+        for network in (self, *self.others):
+            network.out.bias[: len(shares)] = shares.log()
+
+    def _look_up_cells(self) -> None:
+        """Where the logits of cells are among all, and what a network sees of each code."""
+        layout = self.layout
+        of_cells = torch.zeros(layout.total, dtype=torch.bool)
+        beside = torch.zeros(layout.total, len(layout.repeated))
+        order = torch.empty(layout.total, dtype=torch.long)
+        most = max(len(own.sizes) for own in layout.repeated)
+        starts = [int(layout.offsets[own.column]) for own in layout.repeated]
+        for k, (own, start) in enumerate(zip(layout.repeated, starts, strict=True)):
+            cells = slice(start + 1, start + 1 + len(own.sizes))
+            of_cells[cells] = True
+            beside[start + 1 : start + own.units, k] = 1.0
+            order[cells] = k * most + torch.arange(len(own.sizes))
+        free = int((~of_cells).sum())
+        order[of_cells] += free
+        order[~of_cells] = torch.arange(free)
+        shares = torch.tensor([own.never_seen for own in layout.repeated])
+        shown = torch.where(layout.shown_by_code, layout.unit_of_code, layout.total)
+        for name, tensor in (("free_first", order), ("beside", beside), ("shown", shown),
+                             ("starts", torch.tensor(starts)),
+                             ("never_seen", shares.log() - torch.log1p(-shares))):  # fmt: skip
+            self.register_buffer(name, tensor, persistent=False)
+
+    @property
+    def width(self) -> int:
+        """Features of a row."""
+        return int(self.norm.normalized_shape[0])
 
     @property
     def members(self) -> int:
@@ -195,7 +265,8 @@ class TableNetwork(nn.Module):
         others = parts.weights[..., :-1].logsumexp(-1, keepdim=True)
         weights = torch.where(last, others + math.log(self.lines.slips), parts.weights)
         scales = scales.masked_fill(last, math.log(WIDE))
-        return ColumnParts(parts.logits, weights, means.masked_fill(last, 0.0), scales)
+        means = means.masked_fill(last, 0.0)
+        return parts._replace(weights=weights, means=means, log_scales=scales)
 
     def calibrated(self, parts: ColumnParts, seen: Tensor) -> ColumnParts:  # (N, D), bool
         """Wider or narrower Gaussians, and flatter or steeper probabilities, column by column.
@@ -218,13 +289,13 @@ class TableNetwork(nn.Module):
         means, log_scales = ([part[k] for part in found] for k in (2, 3))
         return ColumnParts(
             torch.logsumexp(logits, 0), torch.cat(list(weights), -1), torch.cat(means, -1),
-            torch.cat(log_scales, -1),
+            torch.cat(log_scales, -1), torch.cat([part.values for part in found], 1),
         )  # fmt: skip
 
     def _places(self, codes: Tensor, values: Tensor) -> Tensor:  # (N, Q)
         """Normal scores of all numbers, atoms among them."""
         own = codes[:, self.numbers]
-        at = (own + self.offsets[self.numbers]).clamp(0, self.layout.total - 1)
+        at = (own + self.code_offsets[self.numbers]).clamp(0, len(self.places) - 1)
         return torch.where(own == 0, values, self.places[at])
 
     def _expected(self, codes: Tensor, values: Tensor, seen: Tensor) -> Expected | None:
@@ -239,7 +310,10 @@ class TableNetwork(nn.Module):
         self, codes: Tensor, values: Tensor, seen: Tensor, masks: Tensor | None
     ) -> ColumnParts:
         """What this member alone returns."""
-        at = torch.where(seen, codes + self.offsets, self.layout.total)
+        shown = codes + self.offsets
+        if self.repeated is not None:
+            shown = self.shown[(codes + self.code_offsets).clamp(0, len(self.shown) - 1)]
+        at = torch.where(seen, shown, self.layout.total)
         features = functional.embedding_bag(
             at, self.codes.weight, mode="sum", padding_idx=self.layout.total
         )
@@ -248,13 +322,18 @@ class TableNetwork(nn.Module):
         # Piecewise linear functions, so that a sharp dependence on a number is easy to learn.
         low, high = self.knots[:-1], self.knots[1:]
         ramps = ((place.unsqueeze(-1) - low) / (high - low)).clamp(0, 1) * there.unsqueeze(-1)
-        inputs = torch.cat([seen.to(values.dtype), place * there, ramps.flatten(1)], 1)
-        features = features + self.flags(inputs)
+        inputs = [seen.to(values.dtype), place * there, ramps.flatten(1)]
+        if self.repeated is not None:
+            inputs.append(self.repeated.ramps(codes, place, seen))
+        features = features + self.flags(torch.cat(inputs, 1))
         for number, block in enumerate(self.blocks):
             features = block(features, None if masks is None else masks[number])
         features = self.norm(features)
         parts = self._parts(self.out(features).float())
-        parts = parts._replace(logits=bounded(parts.logits))
+        parts = parts._replace(logits=bounded(self._all_logits(parts.logits, features)))
+        if self.repeated is not None:
+            parts = parts._replace(logits=self._with_unseen(parts.logits),
+                                   values=self.repeated.features(features))  # fmt: skip
         if self.follow is None:
             return parts
         factors = self.follow(features).float().unflatten(-1, (-1, self.components, ANCHORS))
@@ -269,16 +348,34 @@ class TableNetwork(nn.Module):
         """
         if not self.dropout:
             return None
-        shape = (self.members * len(self.blocks), rows, self.norm.normalized_shape[0])
+        shape = (self.members * len(self.blocks), rows, self.width)
         uniform = torch.rand(shape, generator=generator, device=generator.device)
         return (uniform >= self.dropout) / (1 - self.dropout)
 
+    def _all_logits(self, free: Tensor, features: Tensor) -> Tensor:  # (N, T)
+        """Logits in the order of columns, those of cells among them."""
+        if self.repeated is None:
+            return free
+        return torch.cat([free, self.repeated.cell_logits(features)], 1)[:, self.free_first]
+
+    def _with_unseen(self, logits: Tensor) -> Tensor:
+        """Give values that no row has their share, of columns all of whose values repeat."""
+        others = (logits.exp() @ self.beside).log()
+        return logits.index_copy(1, self.starts, others + self.never_seen)
+
+    def units(self, codes: Tensor) -> Tensor:  # (N, D)
+        """Places of the logits of codes among those of all columns."""
+        if self.repeated is None:
+            return codes + self.offsets
+        return self.unit_of_code[codes + self.code_offsets]
+
     def _parts(self, outputs: Tensor) -> ColumnParts:
-        total, count = self.layout.total, len(self.layout.numbers) * self.components
-        logits, *rest = outputs.split([total, count, count, count], -1)
+        count = len(self.layout.numbers) * self.components
+        logits, *rest = outputs.split([outputs.shape[-1] - 3 * count, count, count, count], -1)
         shape = (-1, self.components)
         weights, means, log_scales = (part.unflatten(-1, shape) for part in rest)
-        return ColumnParts(logits, weights, means, log_scales)
+        nothing = outputs.new_zeros(*outputs.shape[:-1], 1, 0)
+        return ColumnParts(logits, weights, means, log_scales, nothing)
 
     def linked_numbers(self, codes: Tensor, seen: Tensor) -> Tensor | None:  # (N, D)
         """Cells that a link which is seen says are numbers; None without links."""
@@ -298,7 +395,10 @@ class TableNetwork(nn.Module):
         """Log-likelihood of each cell under its column's mixture, given those that are seen."""
         with torch.autocast(values.device.type, enabled=False):
             sums = parts.logits.exp() @ self.membership
-            found = parts.logits.gather(1, codes + self.offsets) - sums.log()
+            found = parts.logits.gather(1, self.units(codes)) - sums.log()
+            if self.within is not None:
+                told = self.within.log_probability(parts.values, codes)
+                found = found.index_add(1, self.within.columns, told.to(found.dtype))
             certain = self.linked_numbers(codes, seen)
             if certain is not None:
                 found = found.masked_fill(certain, 0.0)

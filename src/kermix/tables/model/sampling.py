@@ -36,15 +36,20 @@ __all__ = [
 ]
 
 Rows = tuple[Tensor, Tensor]  # codes (N, D), values (N, Q)
-# Reasoned, no record; draws depend on the first, through the order of random numbers.
-LARGEST_BLOCK = 8192
-TRIES = 20  # of rows whose sums would leave the range of a column
 
 
-def network_rows_at_once(network: TableNetwork) -> int:
-    """Rows whose outputs are held at a time: some 100 MB of them."""
-    wide = network.members * network.out.out_features + network.layout.total
-    return rows_at_once(wide, 32_000_000, most=LARGEST_BLOCK)
+def network_rows_at_once(network: TableNetwork, most: int = 8192) -> int:
+    """Rows whose outputs are held at a time: some 100 MB of them.
+
+    Args:
+        network: The network.
+        most: Draws depend on it, through the order of random numbers.
+    """
+    layout = network.layout
+    wide = network.members * network.out.out_features + layout.total
+    if layout.repeated:  # probabilities of the values of one column, and of what is in a cell
+        wide += 4 * max(len(own.counts) for own in layout.repeated)
+    return rows_at_once(wide, 32_000_000, most=most)
 
 
 @torch.no_grad()
@@ -57,6 +62,7 @@ def complete(
     *,
     excluded: Tensor | None = None,  # (T,), bool
     on_rows: Callable[[int], None] | None = None,
+    tries: int = 20,
 ) -> Rows:
     """Fill in the cells that are not seen, column after column.
 
@@ -73,12 +79,13 @@ def complete(
         excluded: Codes that are never drawn, such as "missing" when gaps are filled.
         on_rows: Called with the number of rows that are done, block by block, and with 0 before
             each column of a block: who raises in it stops the work.
+        tries: How often a row is drawn whose sums would leave the range of a column.
     """
     parts = []
     for rows in torch.arange(len(codes), device=codes.device).split(network_rows_at_once(network)):
         block = codes[rows], values[rows], seen[rows]
         *drawn, beyond = _completed(network, *block, generator, excluded, on_rows)
-        for _ in range(TRIES):
+        for _ in range(tries):
             at = beyond.nonzero().flatten()
             if not len(at):
                 break
@@ -141,7 +148,7 @@ def _completed(
         if layout.exact is not None:
             closed = torch.zeros(len(rows), layout.total, dtype=torch.bool, device=codes.device)
             closed |= False if excluded is None else excluded
-            layout.exact.closed(codes[rows], seen[rows], at, network.offsets, closed)
+            layout.exact.closed(codes[rows], seen[rows], at, layout.logit_of, closed)
         new_codes, new_values = draw_cells(network, parts, at, generator, closed, certain)
         codes[rows, at] = new_codes
         number = numbers[at]
@@ -190,6 +197,8 @@ def draw_cells(
         closed = closed | (certain & others)
     logits = parts.logits + _gumbel(parts.logits, generator)
     codes = logits.masked_fill(closed, -torch.inf).argmax(1) - network.offsets[columns]
+    if network.within is not None:
+        codes = network.within.drawn(parts.values, columns, codes, generator)
     number = network.layout.number_of_column.to(columns.device)[columns].clamp(min=0)
     if not len(network.layout.numbers):
         return codes, torch.zeros(len(codes), device=codes.device)
@@ -246,35 +255,43 @@ def chain_log_density(
             derivatives of normal scores, for densities in the user's units.
         on_rows: Called with the number of rows that are done, block by block.
     """
-    found = []
-    size = network_rows_at_once(network)
     known = torch.ones_like(codes, dtype=torch.bool) if known is None else known
     if derivatives is None:
         derivatives = torch.zeros(codes.shape, device=codes.device)
-    for rows, scores, counts, added in zip(codes.split(size), values.split(size),
-                                           known.split(size), derivatives.split(size),
-                                           strict=True):  # fmt: skip
-        sums = []
-        for order in orders.to(codes.device):
-            seen = torch.zeros_like(rows, dtype=torch.bool)
-            total = torch.zeros(len(rows), device=codes.device, dtype=torch.float64)
-            if given is not None:
-                seen |= given.to(codes.device)
-            for column in order.tolist():
-                if given is not None and bool(given[column]):
-                    continue
-                seen = network.layout.implied(rows, seen)
-                new = counts[:, column] & ~seen[:, column]
-                parts = network(rows, scores, seen)
-                here = network.column_log_likelihood(parts, rows, scores, seen)[:, column]
-                total += (here + added[:, column]).masked_fill(~new, 0.0)
-                seen[:, column] |= counts[:, column]
-            sums.append(total)
-        found.append(torch.stack(sums))
+    found = [torch.zeros(len(orders), 0, dtype=torch.float64, device=codes.device)]
+    for rows in torch.arange(len(codes), device=codes.device).split(network_rows_at_once(network)):
+        block = codes[rows], values[rows], known[rows], derivatives[rows]
+        every = [_along(network, order, given, *block) for order in orders.tolist()]
+        found.append(torch.stack(every))
         if on_rows is not None:
             on_rows(len(rows))
-    empty = torch.zeros(len(orders), 0, dtype=torch.float64, device=codes.device)
-    return torch.cat(found, 1) if found else empty
+    return torch.cat(found, 1)
+
+
+def _along(
+    network: TableNetwork,
+    order: Sequence[int],
+    given: Tensor | None,
+    codes: Tensor,
+    values: Tensor,
+    known: Tensor,
+    derivatives: Tensor,
+) -> Tensor:  # (N,)
+    """Log-density of rows in one order, as `chain_log_density` has it."""
+    seen = torch.zeros_like(codes, dtype=torch.bool)
+    if given is not None:
+        seen |= given.to(codes.device)
+    total = torch.zeros(len(codes), device=codes.device, dtype=torch.float64)
+    for column in order:
+        if given is not None and bool(given[column]):
+            continue
+        seen = network.layout.implied(codes, seen)
+        new = known[:, column] & ~seen[:, column]
+        parts = network(codes, values, seen)
+        here = network.column_log_likelihood(parts, codes, values, seen)[:, column]
+        total += (here + derivatives[:, column]).masked_fill(~new, 0.0)
+        seen[:, column] |= known[:, column]
+    return total
 
 
 @torch.no_grad()
@@ -434,7 +451,7 @@ class Gaps:
         codes = torch.zeros(layout.total, dtype=torch.bool, device=self._cells.device)
         for k, code in enumerate(self._missing):
             if code != UNKNOWN:
-                codes[int(layout.offsets[k]) + int(code)] = True
+                codes[layout.unit_of_code[layout.code_offsets[k] + int(code)]] = True
         for k, count in enumerate(() if layout.exact is None else layout.exact.counts):
             if count > EMPTY:
                 codes[int(layout.offsets[layout.table_columns + k]) + EMPTY] = True

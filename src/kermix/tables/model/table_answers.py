@@ -157,7 +157,10 @@ class TableAnswers:
     def score_samples(
         self, X: Any, *, orders: int | None = None, on_rows: Callable[[int], None] | None = None
     ) -> np.ndarray:  # (N,)
-        """Log-density of each row, in the units of its columns; codes by counting measure.
+        """Log-density of each row, in the units of its columns.
+
+        Categories and gaps count by their probability; so does a value of a number with a
+        probability of its own, divided by the step to which its column is rounded.
 
         A missing value in a column that had none is integrated out: the row's density is that of
         its other cells. A row with an unseen value of a category has density zero, so minus
@@ -217,10 +220,18 @@ class TableAnswers:
             unseen: "unknown" treats cells that the model cannot know as unknown: unseen values of
                 a category, and missing values in columns that had none.
         """
-        cells, place = self._cells, place_of(self.schema_, column)
+        place, given_cells = self._known(column, given, unseen)
+        return self._distribution(place, given_cells)
+
+    def _known(self, column: str, given: Any, unseen: Unseen = "error") -> tuple[int, Cells]:
+        """The place of a column, and what is given of others."""
+        place = place_of(self.schema_, column)
         rows = 1 if given is None or is_one_row(given) else None
-        parts = self._parts(cells.given(given, rows, unseen, without=place))
-        return column_distribution(self.network_, parts, place, self.schema_.modelled[place])
+        return place, self._cells.given(given, rows, unseen, without=place)
+
+    def _distribution(self, place: int, cells: Cells) -> ColumnDistribution:
+        column = self.schema_.modelled[place]
+        return column_distribution(self.network_, self._parts(cells), place, column)
 
     def conditionals(
         self, given: Mapping[str, Any] | None = None
@@ -400,7 +411,12 @@ class TableAnswers:
 
     def predict(self, X: Any, target: str | None = None) -> np.ndarray:
         """The most likely value of the target, or the median of a number, for each row."""
-        return np.asarray(self._of_target(X, target).values())
+        self._check_fitted()
+        place, cells = self._known(self._target(target), X)
+        size = network_rows_at_once(self.network_)
+        blocks = zip(*(part.split(size) for part in cells), strict=True)
+        # A number of thousands of values has as many probabilities in each row.
+        return np.concatenate([np.asarray(self._distribution(place, b).values()) for b in blocks])
 
     def predict_proba(self, X: Any, target: str | None = None) -> np.ndarray:
         """Probabilities of the target's values, in the order of `classes`."""

@@ -22,7 +22,7 @@ from kermix.errors import PoorFitWarning, RunError, SchemaError, TableError
 from kermix.tables.model.conditioning import place_of
 from kermix.tables.model.distribution import ColumnDistribution
 from kermix.tables.model.equal_columns import check_twins
-from kermix.tables.model.layout import TableLayout
+from kermix.tables.model.layout import TableLayout, with_codes
 from kermix.tables.model.network import TableNetwork
 from kermix.tables.model.table_answers import TableAnswers
 from kermix.tables.model.table_settings import TableModelSettings
@@ -30,6 +30,7 @@ from kermix.tables.model.table_training import TableModelTask
 from kermix.tables.model.training_rows import TableRows, table_split
 from kermix.training.checkpoints import (
     check_declared,
+    device_of,
     load_checkpoint,
     rebuilding,
     save_checkpoint,
@@ -40,6 +41,7 @@ __all__ = ["TableModel"]
 
 
 FORMAT, VERSION = "kermix table model", 1
+BY_DEVICE = ("width", "blocks", "steps", "learning_rate", "average", "patience", "order_share")
 
 
 class TableModel(TableAnswers, BaseEstimator):
@@ -57,7 +59,8 @@ class TableModel(TableAnswers, BaseEstimator):
         target_share: Share of the training in which all columns but the target are observed: 1
             trains only a conditional density of the target.
         kinds: Kinds of columns by name, to override those of `kermix.Schema.infer`.
-        width: Number of features per row.
+        width: Number of features per row. Where this, or another of the settings that are None, is
+            not given, it suits the device: a GPU has time for a wide network and many steps.
         blocks: Number of residual blocks.
         steps: Number of training steps.
         batch_size: Batch size.
@@ -103,20 +106,20 @@ class TableModel(TableAnswers, BaseEstimator):
         target: str | None = None,
         *,
         kinds: Mapping[str, Any] | None = None,
-        width: int = 256,
-        blocks: int = 3,
-        steps: int = 2000,
+        width: int | None = None,
+        blocks: int | None = None,
+        steps: int | None = None,
         batch_size: int = 2048,
-        learning_rate: float = 2e-3,
+        learning_rate: float | None = None,
         dropout: float = 0.1,
         members: int = 1,
         calibrate: bool | None = None,
-        average: int = 200,
-        patience: int = 10,
+        average: int | None = None,
+        patience: int | None = None,
         validation_fraction: float = 0.05,
         equal_columns: bool = True,
         orders: int = 1,
-        order_share: float = 0.3,
+        order_share: float | None = None,
         target_share: float = 0.0,
         device: str = "auto",
         random_state: Any = None,
@@ -171,6 +174,7 @@ class TableModel(TableAnswers, BaseEstimator):
             place_of(schema, self.target)
         encoded = schema.encode(frame)
         layout = TableLayout.found(schema, frame, encoded, self.equal_columns)
+        schema, encoded, layout = with_codes(schema, frame, encoded, layout)
         return self._trained(schema, layout, frame, encoded, weights)
 
     def adapt(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -230,16 +234,7 @@ class TableModel(TableAnswers, BaseEstimator):
         weights: Tensor | None,
         network: TableNetwork | None = None,
     ) -> Self:
-        settings = TableModelSettings(
-            width=self.width, blocks=self.blocks, steps=self.steps, batch_size=self.batch_size,
-            learning_rate=self.learning_rate, dropout=self.dropout,
-            members=self.members if network is None else network.members,
-            calibrate=self.calibrate, crossed=True, average=self.average,
-            patience=self.patience, validation_fraction=self.validation_fraction,
-            seed=seed_from(self.random_state),
-            target=None if self.target is None else place_of(schema, self.target),
-            order_share=self.order_share, target_share=self.target_share,
-        ).for_rows(len(encoded))  # fmt: skip
+        settings = self._settings(schema, network).for_rows(len(encoded))
         with gradients_on():
             codes, values = layout.with_flags(schema, frame, encoded).tensors()
             rows = TableRows(codes, values, weights)
@@ -259,10 +254,26 @@ class TableModel(TableAnswers, BaseEstimator):
         kept = trainer.task.best_step if judged else trainer.step
         return self.with_network(trainer.task.model, schema, trainer.history, kept, encoded.frame)
 
+    def _settings(self, schema: Schema, network: TableNetwork | None) -> TableModelSettings:
+        """What was chosen; what was not, as it suits the device."""
+        settings = TableModelSettings(
+            batch_size=self.batch_size, dropout=self.dropout,
+            members=self.members if network is None else network.members,
+            calibrate=self.calibrate, crossed=True, validation_fraction=self.validation_fraction,
+            seed=seed_from(self.random_state),
+            target=None if self.target is None else place_of(schema, self.target),
+            target_share=self.target_share,
+        )  # fmt: skip
+        if device_of(self.device).type == "cuda" and not settings.learns_target_alone:
+            settings = settings.on_gpu()
+        chosen = {name: getattr(self, name) for name in BY_DEVICE}
+        return replace(settings, **{n: v for n, v in chosen.items() if v is not None})
+
     def save(self, path: str | Path) -> None:
         """Write schema, settings and weights to one file, for `load`."""
         check_is_fitted(self, "network_")
         told = {name: value for name, value in self.get_params().items() if name != "random_state"}
+        told |= {"width": self.network_.width, "blocks": len(self.network_.blocks)}
         content = {"format": FORMAT, "version": VERSION, "schema": self.schema_.to_dict(),
                    **self.network_.layout.relations(self.schema_),
                    "parameters": told, "frame": self._frame, "n_iter": self.n_iter_}  # fmt: skip
@@ -282,7 +293,10 @@ class TableModel(TableAnswers, BaseEstimator):
             model = cls(**{**content["parameters"], "device": device})
             schema = Schema.from_dict(content["schema"])
             layout = TableLayout.with_relations(schema, content)
-            network = TableNetwork(layout, model.width, model.blocks, members=model.members)
+            network = TableNetwork(
+                layout, content["parameters"]["width"], content["parameters"]["blocks"],
+                members=model.members,
+            )  # fmt: skip
             if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
                 raise ValueError("its weights are not finite")
             network.load_state_dict(tensors)

@@ -133,6 +133,11 @@ class TableModelSettings(Settings):
         """For tables of few rows, a batch is an eighth of them, and no less than 32."""
         return replace(self, batch_size=min(self.batch_size, max(32, rows // 8)))
 
+    def on_gpu(self) -> "TableModelSettings":
+        """What a GPU has time for, as results/bench/generated-tables-h200.json has it."""
+        return replace(self, width=512, blocks=4, steps=12_000, learning_rate=3e-4, average=500,
+                       patience=6, order_share=0.5)  # fmt: skip
+
     @property
     def learns_target_alone(self) -> bool:
         """Whether all columns but the target are seen in every step: nothing else is learned."""

@@ -133,6 +133,11 @@ class TableModelTask(Task):
                 layout, settings.width, settings.blocks, settings.components, settings.dropout,
                 settings.members,
             )  # fmt: skip
+        if network is None:
+            some = torch.arange(0, rows.rows, max(1, 16 * rows.rows // LARGEST_SHUFFLE))
+            self.model.begin_with(
+                rows.take(some)[0], None if rows.weights is None else rows.weights[some]
+            )
         self._held, self._train = table_split(rows.rows, settings)
         self._calibrating = self._held
         self._crossing: Crossing | None = None
@@ -222,33 +227,33 @@ class TableModelTask(Task):
         """Of all rows of a step; its gradient is that of this process's rows, times processes."""
         assert forward is not None
         rows, asked = batch
-        total = len(rows)
-        masks = self._masks
-        counted: Tensor | None = None  # (members, n)
-        if self._crossing is not None:
-            counted = self._crossing.factors(rows).to(self.generator.device)
-        scale: Tensor | float = 1.0
-        if self._rows.weights is not None:
-            weights = self._rows.weights[rows]
-            scale = weights / weights.mean()
+        total, masks, scale = len(rows), self._masks, self._scale(rows)
         if self._ranks is not None:
             own = slice(self._ranks.rank, None, self._ranks.size)
-            rows, asked = rows[own], asked.part(own)
+            rows, asked, scale = rows[own], asked.part(own), scale[:, own]
             masks = None if masks is None else masks[:, own]
-            scale = scale[own] if isinstance(scale, Tensor) else scale
-            counted = None if counted is None else counted[:, own]
         codes, values = self._rows.take(rows)
         known = self.model.layout.implied(codes, asked.seen)
         parts = forward(codes, values, known, masks, True)
         members = self.model.members
         told = (t.repeat(members, 1) for t in (codes, values, known, asked.factors))
         of_members = self._row_losses(parts, *told).unflatten(0, (members, -1))
-        losses = (of_members if counted is None else of_members * counted).mean(0) * scale
+        losses = (of_members * scale).mean(0)
         if self._ranks is None:
             return losses.mean()
         # Gradients are averaged over processes, whose shares may differ by a row.
         share = losses.sum() * (self._ranks.size / total)
         return share + (self._ranks.sum(share.detach()) / self._ranks.size - share.detach())
+
+    def _scale(self, rows: Tensor) -> Tensor:  # (members or 1, n)
+        """How much each row of a step counts for each member, 1 on average."""
+        scale = torch.ones(1, len(rows), device=self.generator.device)
+        if self._rows.weights is not None:
+            weights = self._rows.weights[rows]
+            scale = scale * (weights / weights.mean())
+        if self._crossing is not None:
+            scale = scale * self._crossing.factors(rows).to(scale.device)
+        return scale
 
     def _row_losses(
         self, parts: Any, codes: Tensor, values: Tensor, known: Tensor, factors: Tensor

@@ -30,7 +30,6 @@ __all__ = [
     "table_split",
 ]
 
-ROWS_AT_ONCE = 2**18  # that are looked at when all are
 NARROW = 2**15  # codes that two bytes hold
 
 
@@ -93,10 +92,10 @@ class RowStore:
         some = np.array(mapped[rows])
         return some["codes"].astype(np.int64), np.ascontiguousarray(some["values"])
 
-    def blocks(self) -> Iterator[EncodedTable]:
+    def blocks(self, size: int = 2**18) -> Iterator[EncodedTable]:
         """All rows, some hundred thousand at a time."""
-        for start in range(0, self.rows, ROWS_AT_ONCE):
-            codes, values = self.take(slice(start, start + ROWS_AT_ONCE))
+        for start in range(0, self.rows, size):
+            codes, values = self.take(slice(start, start + size))
             yield EncodedTable(codes, values.astype(np.float64), "arrow")
 
     def fingerprint(self) -> str:

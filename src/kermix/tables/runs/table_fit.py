@@ -36,6 +36,7 @@ from kermix.tables.runs.training_data import (
     rows_of,
     stored_table,
 )
+from kermix.training.checkpoints import device_of
 
 __all__ = [
     "CONTEST",
@@ -153,7 +154,7 @@ def is_contested(table: TypedTable) -> bool:
 
 
 def table_settings(
-    given: Mapping[str, Any], quick: bool, target: int | None
+    given: Mapping[str, Any], quick: bool, target: int | None, device: str = "cpu"
 ) -> TableModelSettings:
     """The settings of a fit of the table model.
 
@@ -161,6 +162,7 @@ def table_settings(
         given: What the user chose, by name.
         quick: Whether all others are those of a first look.
         target: The place of the target among the columns that are modelled, if there is one.
+        device: Where it is trained: a GPU has time for more.
     """
     unused = sorted(set(given) - TABLE_SETTINGS)
     if unused:
@@ -170,7 +172,11 @@ def table_settings(
         )
     given = {name: value for name, value in given.items() if value is not None}
     base = _base_settings(given.get("target_share", 0), target)
-    chosen = replace(base.quick() if quick else base, **given)
+    if quick:
+        base = base.quick()
+    elif not base.learns_target_alone and device_of(device).type == "cuda":
+        base = base.on_gpu()
+    chosen = replace(base, **given)
     if chosen.crossed and not chosen.learns_target_alone:
         raise OptionError(
             "crossed=True is for a target alone (target_share=1): the report of a whole table "
@@ -275,7 +281,7 @@ class TableFit:
 
     def _settings(self, schema: Schema) -> TableModelSettings:
         place = None if self.target is None else place_of(schema, self.target)
-        return table_settings(self.settings, self.quick, place)
+        return table_settings(self.settings, self.quick, place, self.start.device)
 
     def _begun(
         self,

@@ -39,8 +39,7 @@ def has_densities(schema: Schema) -> bool:
     """Whether mixtures and the table model have densities of the same kind for a table.
 
     All modelled columns are numbers without gaps. A value that many rows share has a probability
-    in the table model; to a mixture it is the interval of numbers that are rounded to it, which
-    is known where numbers have so many decimals.
+    in the table model, which is a density where the step is known to which numbers are rounded.
     """
     good = all((not len(c.atoms) or c.decimals is not None) and not c.has_missing and not c.time
                for c in schema.numbers)  # fmt: skip
@@ -72,7 +71,7 @@ def rivals(
             mixture = choose_mixture(fitted, size, kind, generator=generator).mixture
         except SampleError:
             continue  # numbers too large or small to have variances
-        logs = _log_density(schema, mixture, judged)
+        logs = mixture.log_prob(judged).numpy()
         if np.isfinite(logs.mean()):
             found.append(Rival(name, mixture, logs))
     return found
@@ -92,16 +91,6 @@ def _matrix(schema: Schema, frame: Frame) -> Tensor:  # (N, d)
     return torch.from_numpy(np.stack(columns, 1))
 
 
-def _log_density(schema: Schema, mixture: GaussianMixture, rows: Tensor) -> np.ndarray:  # (N,)
-    """As the table model counts: values that many rows share by their probability."""
-    logs: np.ndarray = mixture.log_prob(rows).numpy()
-    for column, cells in zip(schema.numbers, rows.numpy().T, strict=True):
-        if len(column.atoms):
-            assert column.decimals is not None
-            logs = logs - np.isin(cells, column.atoms) * column.decimals * np.log(10)
-    return logs
-
-
 class TableMixture:
     """A mixture of the numbers of a table, with what runs ask of a table model.
 
@@ -110,8 +99,6 @@ class TableMixture:
         mixture: Their density, in the units of the columns.
         frame: The kind of table that samples are.
         name: What it is called.
-        shared: Whether values that many rows share count by their probability, as in a table
-            model; False for plain densities.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -130,10 +117,8 @@ class TableMixture:
         mixture: GaussianMixture,
         frame: str,
         name: str,
-        shared: bool = True,
     ) -> None:
         self.schema_, self.mixture_, self._frame, self.name = schema, mixture, frame, name
-        self._shared = shared
 
     def save(self, path: Path) -> None:
         """Write the mixture; the schema is in the run's folder."""
@@ -216,10 +201,7 @@ class TableMixture:
     ) -> np.ndarray:  # (N,)
         """Log-density of each row; a mixture has no orders of columns to average over."""
         rows = _matrix(self.schema_, read_frame(X, self.schema_.reading())[0])
-        if self._shared:
-            logs = _log_density(self.schema_, self.mixture_, rows)
-        else:
-            logs = self.mixture_.log_prob(rows).numpy()
+        logs: np.ndarray = self.mixture_.log_prob(rows).numpy()
         if on_rows is not None:
             on_rows(len(logs))
         return logs

@@ -462,8 +462,18 @@ def _numbers(data: TableData, quality: TableQuality, outcome: Outcome, kept: int
         ("exact copies", f"{quality.copies:.2%} of the samples{of_held}"),
         ("data", f"{data.frame.name}: {counted(data.rows, 'row')}, "
          f"{counted(len(schema), 'column')} ({listed_kinds})"),
-        ("steps", f"{outcome.step}" + (f", of which step {kept} was kept" if kept else "")),
+        ("steps", _steps_told(outcome.step, kept)),
     ]  # fmt: skip
+
+
+def _steps_told(steps: int, kept: int) -> str:
+    """How many steps there were, which was kept, and whether more would probably help."""
+    if not kept:
+        return str(steps)
+    if kept == steps:
+        return f"{steps}; held-out rows gained to the end, so more steps would probably help"
+    return (f"{steps}, of which step {kept} was kept; held-out rows gained nothing after it, so "
+            "more steps would probably not help")  # fmt: skip
 
 
 def _refusal(run: Run, question: str) -> str | None:
@@ -497,7 +507,7 @@ TARGET_ANSWERS: dict[str, Callable[..., Any]] = {
 TABLE_RUN = Kind(
     TABLE, TableModelSettings,
     ("shape", "columns", "target", "frame", "stored", "equal", "anchors", "in_order", "same",
-     "lines", "absences", "exact"),
+     "lines", "absences", "repeated", "exact"),
     _dataset, _trainer, _shown, _finish, (MIXTURE, MODEL), _read_model, ANSWERS, _refusal,
     reported=("step", "loss", "metric"), model=_model,
 )  # fmt: skip

@@ -42,7 +42,7 @@ from kermix.tables.model.equal_columns import (
     link_notes,
     twin_notes,
 )
-from kermix.tables.model.layout import TableLayout
+from kermix.tables.model.layout import TableLayout, with_codes
 from kermix.tables.model.table_settings import TableModelSettings
 from kermix.tables.model.training_rows import RowStore, StoredRows, TableRows, table_split
 
@@ -272,12 +272,13 @@ class TableData(NamedTuple):
             frame: The table.
             schema: What its columns are.
             layout: How columns lie in the network and depend on each other; looked for, if it is
-                not given.
+                not given, and values that repeat are codes of the schema then.
             whole: Whether the table has all rows, so that columns may be known to be equal in all.
         """
         encoded = schema.encode(frame, name=frame.name, extra=True)
         if layout is None:
             layout = TableLayout.found(schema, frame, encoded, whole=whole)
+            schema, encoded, layout = with_codes(schema, frame, encoded, layout)
         return cls(frame, schema, encoded, layout)
 
     @property
@@ -502,7 +503,7 @@ def stored_table(
         frame = replace(as_frame(whole, table.look.sample.name), form=_form(table.files),
                         types={c.name: c.type for c in table.schema.columns})  # fmt: skip
         keep_frame(frame, place / SOME)
-        data = TableData.of(frame, _with_patterns(table.schema, patterns), layout)
+        data = TableData.of(frame, _with_patterns(sample.schema, patterns), layout)
         yield data._replace(stored=writer.store, numbers=numbers), place
 
 
@@ -529,13 +530,13 @@ def _typed(table: LargeTable) -> Iterator[Frame]:
 
 def _encoded(table: LargeTable, sample: TableData, frame: Frame) -> Any:
     try:
-        encoded = table.schema.encode(frame, extra=True)
+        encoded = sample.schema.encode(frame, extra=True)
     except SchemaError as error:
         raise SchemaError(
             f"{error} The table is read in blocks, and a rare value was missed when the column "
             "kinds were detected; exclude the column (--exclude), or give its kind (--kind)."
         ) from None
-    return sample.layout.with_flags(table.schema, frame, encoded)
+    return sample.layout.with_flags(sample.schema, frame, encoded)
 
 
 def _form(files: Files) -> Any:
