@@ -97,11 +97,11 @@ def test_relations_are_read_again_as_they_were_written():
 def test_every_relation_has_a_line(model):
     told = {line.split(",")[0]: line for line in model.relations}
     assert set(told) == {
-        "total = men + women", "amount = price x count", "country follows from city",
+        "total = men + women", "amount = price * count", "country follows from city",
         "rebuilt is at least built", "dose is a multiple of 25",
     }  # fmt: skip
     assert told["total = men + women"].endswith("in all rows")
-    assert "in 95" in told["amount = price x count"]
+    assert "in 95" in told["amount = price * count"]
 
 
 def kept(table):

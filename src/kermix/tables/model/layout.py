@@ -416,12 +416,11 @@ def with_codes(
     encoded = own.encode(frame, extra=True)
     absences = find_absences(own, encoded, known["same"])
     coded = {column.name for column in own.numbers if not column.continuous}
-    columns = [column.name for column in own.modelled]
     equal = [pair for pair in known["equal"] if not coded & {*pair}]
     return own, encoded, TableLayout.of(
         own, equal, find_anchors(own, encoded), layout.in_order, known["same"],
         layout.lines, absences, find_repeated(own, encoded),
-        [r for r in layout.found_relations if r.determines or columns[r.place] not in coded],
+        layout.found_relations,
     )  # fmt: skip
 
 

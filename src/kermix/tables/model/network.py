@@ -134,9 +134,9 @@ class TableNetwork(nn.Module):
             self.out.weight.mul_(0.1)
             parts = self._parts(self.out.bias)
             if layout.exact is not None:  # exceptions are rare, and few steps may have to do
-                first = int(layout.offsets[layout.table_columns])
                 begun = torch.tensor(layout.exact.start_logits)
-                parts.logits[first : first + len(begun)] = begun
+                last = len(parts.logits) - 2 * len(layout.links)
+                parts.logits[last - len(begun) : last] = begun
             parts.means.copy_(torch.linspace(-2, 2, components))
             parts.log_scales.fill_(math.log(0.5))
         if layout.repeated:

@@ -20,7 +20,11 @@ STEPS = (2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 24, 25, 30, 40, 50, 60, 75, 100, 120,
 
 
 def find_steps(
-    columns: RawColumns, cells: np.ndarray, places: Sequence[int], share: float = 0.9
+    columns: RawColumns,
+    cells: np.ndarray,
+    places: Sequence[int],
+    share: float = 0.9,
+    most_places: int = 2000,
 ) -> list[Relation]:
     """Columns of numbers that are multiples of more than their last decimal.
 
@@ -29,6 +33,7 @@ def find_steps(
         cells: Rows in a random order, (N, D).
         places: Columns to look at.
         share: Of rows that have such a value, at least.
+        most_places: Of a lattice, from its least value to its largest.
     """
     found: list[Relation] = []
     for place in places:
@@ -40,6 +45,8 @@ def find_steps(
         values, counts = np.unique(own, return_counts=True)
         own = own[~np.isin(own, values[counts > 0.1 * len(own)])]  # one value is on any lattice
         best = _step_of(np.round(own / unit).astype(np.int64), share)
+        if best is not None and np.ptp(own) > most_places * best[0] * unit:
+            continue  # as good as every number
         if best is not None:
             found.append(StepRelation(place, (), 1.0, best[0] * unit, best[1] * unit))
     return found

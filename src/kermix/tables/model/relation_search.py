@@ -83,7 +83,7 @@ def find_relations(
         >>> schema = Schema.infer(table)
         >>> [found] = find_relations(schema, schema.encode(table))
         >>> found.description(RawColumns(schema))
-        'amount = price x count, in all rows'
+        'amount = price * count, in all rows'
     """
     options = options or SearchOptions()
     columns = RawColumns(schema)
@@ -363,6 +363,8 @@ class Raw:
         found = _trimmed(x, y, np.array(factors), 1 - self.options.share)
         if (np.abs(found) * x.std(0) < 1e-3 * y.std()).any():
             return None  # a source that says nothing
+        if not self._may_add(place, sources, found):
+            return None
         half = self.columns.half_units[place] + 1e-9 * np.abs(y)
 
         def best_of(factors: np.ndarray) -> tuple[float, LinearRelation]:
@@ -381,6 +383,15 @@ class Raw:
             if kept >= share - 0.002 and kept > 0:
                 return relation
         return best
+
+    def _may_add(self, place: int, sources: tuple[int, ...], factors: np.ndarray) -> bool:
+        """Whether what is told is a time, or tells how far times are apart: they are no numbers."""
+        columns = self.columns
+        if columns.is_time(place) or not any(columns.is_time(k) for k in sources):
+            return True
+        seconds = [f / columns.unit(k) for f, k in zip(factors, sources, strict=True)
+                   if columns.is_time(k)]  # fmt: skip
+        return bool(abs(sum(seconds)) < 1e-3 * max(np.abs(seconds)))
 
     def longer_relations_of(self, place: int) -> Iterator[Relation]:
         """One with three sources or more, if it is believed."""

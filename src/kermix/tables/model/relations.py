@@ -368,7 +368,7 @@ class PowerRelation(Relation):
             under = [*under, f"{round(inverse)}"]
         elif self.factor != 1 or not over:
             over = [f"{self.factor:.6g}", *over]
-        told = " x ".join(over or ["1"])
+        told = " * ".join(over or ["1"])
         return f"{columns.names[self.place]} = {' / '.join([told, *under])}"
 
 
