@@ -305,8 +305,8 @@ def most_likely_cells(
 ) -> Rows:
     """Fill in the cells that are not seen, each given those that are.
 
-    A category gets its most likely value, which is wrong least often, and a number the mean of
-    its values, whose squared error is least; both without those that other gaps are filled with,
+    A category gets its most likely value, which is wrong least often, and a number the median of
+    its values, whose absolute error is least; both without those that other gaps are filled with,
     because these are no knowledge. Whether linked columns are equal is decided first.
 
     Args:
@@ -381,7 +381,7 @@ def most_likely_rows(
         certain = network.linked_numbers(codes[at], seen[at])
         if certain is not None:
             found = found.as_number(certain[:, place].cpu().numpy())
-        new_codes, scores = found.most_likely_codes(median=True)
+        new_codes, scores = found.most_likely_codes()
         codes[at, place] = torch.from_numpy(new_codes).to(codes)
         if scores is not None:
             values[at, numbers[place]] = torch.from_numpy(scores).to(values)
