@@ -385,7 +385,7 @@ class Raw:
         return best
 
     def _may_add(self, place: int, sources: tuple[int, ...], factors: np.ndarray) -> bool:
-        """Whether what is told is a time, or tells how far times are apart: they are no numbers."""
+        """Whether what is told is a time, or tells how far times are apart."""
         columns = self.columns
         if columns.is_time(place) or not any(columns.is_time(k) for k in sources):
             return True
