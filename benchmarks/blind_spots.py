@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Generator, Tensor
 
+from kermix.environment import environment, machine_name
+from kermix.files import write_json
 from kermix.kernels.distances import Layout
-from kermix.runs.provenance import environment, machine_name, write_json
 from kermix.two_sample.aggregate import aggregate_rows
 
 __all__ = ["PROBLEMS", "Problem", "run"]

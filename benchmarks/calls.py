@@ -7,7 +7,7 @@ imported, in both forms. Median of repeated calls by the clock, waiting for the 
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -24,31 +24,32 @@ LOSSES = {
     "svd": (km.SVDLoss, km.svd_cost),
 }
 BLUR = {2: 0.05, 64: 0.5}
+Call: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
 def run(quick: bool = False) -> Iterator[dict[str, list[dict[str, Any]]]]:
     """One row for each number of points, dimension and cost, as they are measured."""
     rows: list[dict[str, Any]] = []
-    on_gpu = device_name() == "cuda"
-    for n in (100,) if quick else (1000, 4000, 8000) if on_gpu else (1000,):
-        for d, blur in BLUR.items():
-            generator = torch.Generator().manual_seed(0)
-            x, y = torch.rand(2, n, d, generator=generator).to(device_name())
-            many = 5 if quick or n > 4000 or not x.is_cuda else 20
-            for cost in LOSSES:
-                ways = _ways(cost, blur**2)
-                row: dict[str, Any] = {"what": cost, "N": n, "d": d}
-                for way, call in ways.items():
-                    row[f"{way}_ms"] = _milliseconds(call, x, y, many)
-                rows.append(row)
-                yield {"calls": rows}
-            for name, call in _peers(blur).items():
-                row = {"what": name, "N": n, "d": d}
-                rows.append(row | {"kept_ms": _milliseconds(call, x, y, many)})
-            yield {"calls": rows}
+    sizes = [100] if quick else [1000, 4000, 8000] if device_name() == "cuda" else [1000]
+    for make in (_costs, _peers):
+        for n in sizes:
+            for d, blur in BLUR.items():
+                x, y = torch.rand(2, n, d, generator=torch.Generator().manual_seed(0))
+                x, y = x.to(device_name()), y.to(device_name())
+                for what, ways in make(blur):
+                    row: dict[str, Any] = {"what": what, "N": n, "d": d}
+                    for way, call in ways.items():
+                        row[f"{way}_ms"] = _milliseconds(call, x, y, quick)
+                    rows.append(row)
+                    yield {"calls": rows}
 
 
-def _ways(cost: str, v: float) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
+def _costs(blur: float) -> Iterator[tuple[str, dict[str, Call]]]:
+    for cost in LOSSES:
+        yield cost, _ways(cost, blur**2)
+
+
+def _ways(cost: str, v: float) -> dict[str, Call]:
     loss, function = LOSSES[cost]
     return {
         "kept": loss(v),
@@ -58,26 +59,25 @@ def _ways(cost: str, v: float) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
     }
 
 
-def _peers(blur: float) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
+def _peers(blur: float) -> Iterator[tuple[str, dict[str, Call]]]:
+    """Of the blocks that it has without a search, which takes minutes for each shape."""
     if device_name() != "cuda":
-        return {}
+        return
     try:
         from flash_sinkhorn import SamplesLoss
     except ImportError:
-        return {}
-    return {
-        "FlashSinkhorn, debiased": SamplesLoss("sinkhorn", blur=blur, debias=True),
-        "FlashSinkhorn": SamplesLoss("sinkhorn", blur=blur),
-    }
+        return
+    for name, debias in (("FlashSinkhorn, debiased", True), ("FlashSinkhorn", False)):
+        loss = SamplesLoss("sinkhorn", blur=blur, debias=debias, autotune=False)
+        yield name, {"kept": loss}
 
 
-def _milliseconds(
-    call: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor, many: int
-) -> float:
-    y = y.clone().requires_grad_()
+def _milliseconds(call: Call, x: Tensor, y: Tensor, quick: bool) -> float:
+    y, large = y.clone().requires_grad_(), len(x) > 4608 or not x.is_cuda
 
     def step() -> None:
         y.grad = None
         call(x, y).backward()
 
-    return 1000 * measure(step, many, warmup=6 if x.is_cuda else 1).seconds
+    repeats, warmup = (5, 2) if large or quick else (20, 6)
+    return 1000 * measure(step, repeats, warmup).seconds

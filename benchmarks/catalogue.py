@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kermix.environment import environment, machine_name
 from kermix.errors import OptionError
-from kermix.runs.provenance import environment, machine_name, write_json
+from kermix.files import write_json
 
 __all__ = ["BENCHMARKS", "record_path", "run_benchmark"]
 

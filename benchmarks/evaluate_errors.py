@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from kermix.evaluation.neighbours import neighbour_scores
-from kermix.evaluation.sample_distances import kernel_distance
+from kermix.evaluation.sample_distances import kernel_distance, neighbour_scores
 
 __all__ = ["run"]
 

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 import kermix as km
-from kermix.evaluation.neighbours import neighbour_scores
-from kermix.evaluation.sample_distances import frechet_distance, kernel_distance
-from kermix.runs.provenance import environment, machine_name, write_json
+from kermix.environment import environment, machine_name
+from kermix.evaluation.sample_distances import frechet_distance, kernel_distance, neighbour_scores
+from kermix.files import write_json
 
 __all__ = ["compared"]
 

@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     import kermix.data.writing as writing_module
     import kermix.distributed.processes as launch_module
     import kermix.estimators.product as product_module
-    import kermix.evaluation.neighbours as neighbours_module
+    import kermix.evaluation.diversity as diversity_module
     import kermix.evaluation.sample_distances as sample_distances_module
-    import kermix.evaluation.spectra as spectra_module
     import kermix.explore.query_service as query_service_module
     import kermix.explore.watch as watch_module
     import kermix.graphs as graphs_module
@@ -40,6 +39,8 @@ if TYPE_CHECKING:
     import kermix.images.classifier_training as classifier_training_module
     import kermix.images.generator_run as generator_run_module
     import kermix.images.generator_training as generator_training_module
+    import kermix.kernels.gram as gram_module
+    import kermix.kernels.gram_triton as gram_triton_module
     import kermix.kernels.means as means_module
     import kermix.kernels.means_triton as means_triton_module
     import kermix.linalg.polar as polar_module
@@ -88,20 +89,17 @@ if TYPE_CHECKING:
     from kermix.costs.moments import MomentStatistics
     from kermix.costs.points import Numerics, PointStatistics
     from kermix.data.dataset import TOYS, toy
-    from kermix.data.images.image_cache import (
-        Decoded,
+    from kermix.data.images.image_cache import Decoded, Plan, cache_folder, prepared
+    from kermix.data.images.image_sets import CLASSES, is_idx, read_celeba
+    from kermix.data.images.labelled import LabelledImages, load_labelled
+    from kermix.data.images.pictures import (
         Form,
-        Plan,
-        cache_folder,
         decode,
         decode_all,
         is_picture,
-        prepared,
+        prepare_files,
         probe,
     )
-    from kermix.data.images.image_folders import prepare_files
-    from kermix.data.images.image_sets import CLASSES, is_idx, read_celeba
-    from kermix.data.images.labelled import LabelledImages, load_labelled
     from kermix.data.loading import (
         BUILT_IN,
         load,
@@ -132,29 +130,33 @@ if TYPE_CHECKING:
     from kermix.distributed.processes import Ranks, launch, make_fabric, shares, slice_of
     from kermix.distributed.sharded import RankStatistics, kernel_sets
     from kermix.estimators.product import hold_out_rare
-    from kermix.evaluation.neighbours import nearest as neighbours_nearest
-    from kermix.evaluation.neighbours import neighbour_scores, neighbour_values
-    from kermix.evaluation.sample_distances import frechet_distance, kernel_distance
+    from kermix.evaluation.sample_distances import (
+        frechet_distance,
+        kernel_distance,
+        neighbour_scores,
+        neighbour_values,
+    )
+    from kermix.evaluation.sample_distances import nearest as neighbours_nearest
     from kermix.evaluation.spectra import EXACT_UP_TO as spectra_EXACT_UP_TO
     from kermix.evaluation.spectra import Spectrum, number_interval
-    from kermix.explore.query_service import QueryService
-    from kermix.explore.scales import texts
+    from kermix.explore.query_service import QueryService, texts
     from kermix.explore.server import Address, Server, application, free_socket, server_of
     from kermix.explore.session import Explored, explorable, odd_rows
     from kermix.explore.watch import checked
-    from kermix.files import read_checksummed, whole_file, write_array, write_checksummed
+    from kermix.files import (
+        read_checksummed,
+        whole_file,
+        write_array,
+        write_checksummed,
+        write_json,
+    )
+    from kermix.fitting import open_run
     from kermix.fitting.fit import OF_TABLES, SETTINGS, begin_fit
-    from kermix.fitting.kinds import open_run
     from kermix.fitting.samples_run import begin_samples
     from kermix.graphs import ReplayedCalls, unchanged
-    from kermix.images.augmentation import Augmentation
+    from kermix.images.augmentation import Augmentation, augmentation
     from kermix.images.classifier_run import begin_classifier, classifier
-    from kermix.images.classifier_settings import (
-        ClassifierSettings,
-        as_written,
-        preset,
-        suited_settings,
-    )
+    from kermix.images.classifier_settings import as_written, preset, suited_settings
     from kermix.images.classifier_training import (
         ClassifierTask,
         Muon,
@@ -163,7 +165,6 @@ if TYPE_CHECKING:
         orthogonal_factor,
     )
     from kermix.images.generator_run import begin_images
-    from kermix.images.generator_settings import ImageSettings
     from kermix.images.generator_training import (
         ImageRows,
         ImageTask,
@@ -264,7 +265,6 @@ if TYPE_CHECKING:
         next_free_folder,
         write_metrics,
     )
-    from kermix.runs.provenance import write_json
     from kermix.runs.run import Draw, Run, Start, equivalent_command
     from kermix.runs.train import Stopped, progress_bar
     from kermix.runs.train import complete as train_complete
@@ -296,12 +296,11 @@ if TYPE_CHECKING:
     from kermix.tables.drift.periods import order_of_names, read_periods
     from kermix.tables.drift.run_length import Memories, _mean_run_length, _threshold
     from kermix.tables.drift.run_length import combined as run_length_combined
-    from kermix.tables.evaluate.copies import _hypergeometric, memorizing
+    from kermix.tables.evaluate.copies import memorizing
     from kermix.tables.evaluate.evaluation_page import evaluation_report
     from kermix.tables.evaluate.evaluation_result import answer_of
     from kermix.tables.evaluate.judged_data import PartedPair, euclidean
-    from kermix.tables.evaluate.sample_scores import number_of
-    from kermix.tables.evaluate.table_scores import sdmetrics_scores, table_scores
+    from kermix.tables.evaluate.scores import number_of, sdmetrics_scores, table_scores
     from kermix.tables.model.calibration import (
         Crossing,
         calibrate,
@@ -319,6 +318,7 @@ if TYPE_CHECKING:
         linked,
         with_twins,
     )
+    from kermix.tables.model.exact_relations import ExactRelations
     from kermix.tables.model.layout import ANCHORS, TableLayout, anchor_places, find_anchors
     from kermix.tables.model.linear_relations import (
         FINEST,
@@ -331,6 +331,8 @@ if TYPE_CHECKING:
         lines_of_all,
     )
     from kermix.tables.model.network import ColumnParts, TableNetwork
+    from kermix.tables.model.relation_search import find_relations
+    from kermix.tables.model.relations import RawColumns, Relation
     from kermix.tables.model.repeated_values import RepeatedValues
     from kermix.tables.model.sampling import chain_log_density, draw_cells, orders_of
     from kermix.tables.model.sampling import complete as sampling_complete
@@ -343,11 +345,15 @@ if TYPE_CHECKING:
     )
     from kermix.tables.model.training_rows import OtherRows, RowStore, TableRows, table_split
     from kermix.tables.model.training_rows import split_rows as training_rows_split_rows
-    from kermix.tables.runs.conditionals import conditionals_of, strongest_pairs
     from kermix.tables.runs.run_pages import conditional_cards
     from kermix.tables.runs.table_fit import TABLE_SETTINGS, why_table_model
     from kermix.tables.runs.table_mixture import TableMixture, has_densities
-    from kermix.tables.runs.table_quality import grouped, judge_samples
+    from kermix.tables.runs.table_quality import (
+        conditionals_of,
+        grouped,
+        judge_samples,
+        strongest_pairs,
+    )
     from kermix.tables.runs.table_run import drawn_parts, model_so_far
     from kermix.tables.runs.target_fit import split_for_target
     from kermix.tables.runs.training_data import (
@@ -360,7 +366,6 @@ if TYPE_CHECKING:
     from kermix.tables.sketch_sampling import typed_sample
     from kermix.training.checkpoints import RunningAverage, load_checkpoint, save_checkpoint
     from kermix.training.conditional import (
-        ConditionalSettings,
         ConditionalTask,
         fit_conditional,
         load_conditional,
@@ -391,7 +396,8 @@ if TYPE_CHECKING:
         cauchy_schwarz_to_points,
         sample_loss,
     )
-    from kermix.training.product_training import TableSettings, TableTask, fit_table
+    from kermix.training.product_settings import NO_AUGMENTATION, ProductSettings
+    from kermix.training.product_training import TableTask, fit_table
     from kermix.training.samples_task import RowTask, Split, build_model, build_trainer
     from kermix.training.samples_task import split_rows as build_split_rows
     from kermix.two_sample.aggregate import aggregate_rows

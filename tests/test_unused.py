@@ -12,6 +12,7 @@ USERS = ("src", "benchmarks", "scripts", "examples", "docs")
 CALLED_FROM_OUTSIDE = {
     "_kermix",
     "list_commands",
+    "_repr_html_",
     "_should_skip_dynamo",
     "on_validation_epoch_end",
 }

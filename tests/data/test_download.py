@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from internals import labelled_module as download
+from internals import image_cache_module as download
 from internals import load_labelled
 from kermix.errors import DownloadError
 from pictures import cifar_batches, write_archive, write_mnist

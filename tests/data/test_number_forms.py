@@ -308,6 +308,35 @@ def test_numbers_in_an_unknown_form_are_said_and_never_made_up(form):
     assert "in a form that is not known" in schema.notes()[0]
 
 
+def lakhs(number):
+    """A whole number as it is written in India."""
+    head, tail = f"{number // 1000}", f"{number % 1000:03d}"
+    pairs = [head[max(0, k - 2) : k] for k in range(len(head), 0, -2)]
+    return ",".join([*reversed(pairs), tail])
+
+
+@pytest.mark.parametrize("write", [
+    lakhs, lambda k: f"{k // 3600}:{k // 60 % 60:02d}:{k % 60:02d}",
+    lambda k: f"{k // 60}:{k % 60:02d}",
+])  # fmt: skip
+def test_numbers_with_other_marks_are_no_keys(write):
+    """Commas after two digits, and durations: samples had invented ones of them."""
+    numbers = np.random.default_rng(0).integers(10**5, 10**6, 200).tolist()
+    schema = km.Schema.infer({"x": [write(k) for k in numbers]})
+    assert schema["x"].kind == "text"
+    assert "in a form that is not known" in schema.notes()[0]
+    few = km.Schema.infer({"x": [write(k) for k in numbers[:5] * 40]})
+    assert few["x"].kind == "category"
+    assert not few.notes()
+
+
+def test_a_zero_with_a_sign_leaves_numbers_numbers():
+    """In a file with decimal commas they were taken for keys."""
+    cells = [f"{v:.2f}" for v in np.random.default_rng(0).normal(0, 1, 300)]
+    assert "-0.00" in cells or cells.append("-0.00") is None
+    assert km.Schema.infer({"x": cells})["x"].kind == "number"
+
+
 @pytest.mark.parametrize("ending", [".csv", ".parquet", "memory"])
 def test_marks_of_gaps_among_written_numbers_and_times_are_gaps_for_a_schema(ending, tmp_path):
     money = [f"${k}.50" if k % 5 else "-" for k in range(60)]

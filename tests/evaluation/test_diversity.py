@@ -1,5 +1,6 @@
 """Vendi score and RKE: against formulas in NumPy, and bounds that hold in every random case."""
 
+import functools
 import math
 
 import numpy as np
@@ -8,8 +9,8 @@ import torch
 
 import kermix as km
 from internals import Spectrum, number_interval
+from internals import diversity_module as diversity
 from internals import spectra_EXACT_UP_TO as EXACT_UP_TO
-from internals import spectra_module as sampling
 from kermix.errors import DegenerateDataWarning, KernelError, OptionError, SampleError, ShapeError
 
 
@@ -146,7 +147,8 @@ def test_many_samples_are_within_the_tolerance_that_was_asked_for():
 
 
 def test_a_tolerance_that_is_not_reached_is_an_error(monkeypatch):
-    monkeypatch.setattr(sampling, "MOST_FOR_TOLERANCE", 50)
+    few = functools.partial(diversity.Aim, most_for_wanted=50)
+    monkeypatch.setattr(diversity, "Aim", few)
     x = torch.randn(EXACT_UP_TO + 200, 8, generator=torch.Generator().manual_seed(1))
     with pytest.raises(OptionError, match=r"certified error is .* with 50 features"):
         km.metrics.vendi(x, 0.1, tolerance=0.01)

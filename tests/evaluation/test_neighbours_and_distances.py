@@ -1,5 +1,6 @@
 """Precision, recall, density, coverage, KID and Frechet distance: formulas of the papers."""
 
+import functools
 import math
 
 import numpy as np
@@ -8,9 +9,8 @@ import scipy.linalg
 import torch
 
 from internals import frechet_distance, kernel_distance, neighbour_scores, neighbour_values
-from internals import neighbours_module as module
 from internals import neighbours_nearest as nearest
-from internals import sample_distances_module as of_distances
+from internals import sample_distances_module as module
 from kermix.errors import OptionError, ShapeError
 
 
@@ -112,14 +112,15 @@ def test_the_standard_error_of_the_kernel_distance_is_about_its_scatter(other, s
 def test_of_many_rows_some_tell_the_standard_error_of_the_kernel_distance(monkeypatch):
     x = torch.randn(1800, 3, generator=torch.Generator().manual_seed(0))
     exact = kernel_distance(x[:900], x[900:] + 0.5).error
-    monkeypatch.setattr(of_distances, "ERROR_ROWS", 300)
+    few = functools.partial(module._error_of_all, most_rows=300)
+    monkeypatch.setattr(module, "_error_of_all", few)
     assert kernel_distance(x[:900], x[900:] + 0.5).error == pytest.approx(exact, rel=0.3)
 
 
 @pytest.mark.parametrize("dimension", [2, 8])
 @pytest.mark.parametrize("few", [1000, 80])  # rows that are split: all, or some
 def test_standard_errors_are_the_scatter_over_new_rows_of_both_sets(monkeypatch, dimension, few):
-    monkeypatch.setattr(module, "FEW_ROWS", few)
+    monkeypatch.setattr(module, "_errors", functools.partial(module._errors, few=few))
     found = []
     for seed in range(50):
         x = torch.randn(240, dimension, generator=torch.Generator().manual_seed(seed))

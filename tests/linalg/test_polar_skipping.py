@@ -11,7 +11,7 @@ from internals import polar_module as polar
 class Skipping(Products):
     """What the kernels of a GPU do, in plain products."""
 
-    can_skip = True
+    share_in_a_graph = 0.08
 
     def __init__(self):
         self.done, self.steps = None, 0

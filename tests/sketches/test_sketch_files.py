@@ -88,6 +88,12 @@ def test_landmarks_and_scales_of_another_sketch(folder):
         _ = first + again
 
 
+def test_a_wrong_keyword_is_answered_by_the_nearest(tmp_path):
+    np.save(tmp_path / "a.npy", np.random.default_rng(0).normal(size=(200, 2)))
+    with pytest.raises(OptionError, match="has no option 'delimeter'; did you mean delimiter"):
+        km.sketch_files(tmp_path / "a.npy", delimeter=",")
+
+
 def test_a_sample_of_pieces_finds_landmarks_everywhere(monkeypatch, tmp_path):
     """Large files are not read for the sample; a sorted one is still seen from end to end."""
     monkeypatch.setattr("internals.sketch_sampling_module.READ_WHOLE_BELOW", 0)

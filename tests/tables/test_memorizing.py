@@ -1,5 +1,6 @@
 """Planted copies are found, and new rows are not called copies."""
 
+import functools
 import math
 
 import numpy as np
@@ -7,19 +8,13 @@ import pytest
 import torch
 from scipy import stats
 
-from internals import _hypergeometric, chance_of_equal_rows, memorizing
+from internals import chance_of_equal_rows, memorizing
 from internals import copies_module as module
 from kermix.errors import OptionError
 
 
 def rows(n, d, seed):
     return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def test_the_tail_is_the_hypergeometric_one():
-    for most, n, m, drawn in ((0, 50, 30, 4), (3, 50, 30, 12), (30, 20, 30, 25)):
-        exact = stats.hypergeom.cdf(most, n + m, m, drawn)
-        assert _hypergeometric(most, n, m, drawn) == pytest.approx(exact, rel=1e-9)
 
 
 @pytest.mark.parametrize("noise", [0.0, 1e-3])
@@ -38,7 +33,8 @@ def test_one_percent_of_copies_is_found(noise):
 
 
 def test_of_many_training_rows_some_are_compared_with_the_others(monkeypatch):
-    monkeypatch.setattr(module, "MOST_COMPARED", 200)
+    few = functools.partial(module._Nearness.of, most=200)
+    monkeypatch.setattr(module._Nearness, "of", few)
     training, held_out = rows(900, 4, 0), rows(300, 4, 3)
     samples = torch.cat([rows(180, 4, 1), training[:20]])
     found = memorizing(training, samples, held_out)

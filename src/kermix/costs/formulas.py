@@ -43,8 +43,6 @@ __all__ = [
 
 FormulaName: TypeAlias = Literal["scalar", "vector", "matrix", "svd"]
 
-SMALL_TRACE = 1e-5
-
 
 class Scaled(NamedTuple):
     """The number `exp(log_scale) * value`, and how it was found."""
@@ -153,7 +151,7 @@ def _log_determinant(found: Correlations) -> Tensor:  # (*B,)
     return log_scale + (scaled * growth).sum(-1).log()
 
 
-def _log_determinant_of_product(found: Correlations) -> Tensor:  # (*B,)
+def _log_determinant_of_product(found: Correlations, small_trace: float = 1e-5) -> Tensor:  # (*B,)
     """The same as a determinant, for a matrix whose eigenvalues have no stable gradient."""
     product, log_scale = found.squares, found.log_scale
     tiny = torch.finfo(product.dtype).tiny
@@ -161,7 +159,7 @@ def _log_determinant_of_product(found: Correlations) -> Tensor:  # (*B,)
     # -log det(1 - M) is tr M + tr M^2 / 2 + ..., which must be formed without the scale.
     trace = product.diagonal(dim1=-2, dim2=-1).sum(-1)
     second = log_scale.exp() * (product * product.mT).sum((-2, -1)) / 2
-    few = log_scale.exp() * trace < SMALL_TRACE
+    few = log_scale.exp() * trace < small_trace
     series = log_scale + (trace + second).clamp(min=tiny).log()
     of_few = few[..., None, None]
     scale = torch.where(few, 0.5, log_scale.exp())[..., None, None]

@@ -57,7 +57,6 @@ __all__ = [
 SVDMethod: TypeAlias = Literal["auto", "svd", "polar", "sketch"]
 
 SKETCH_ABOVE = {"cpu": 4096, "cuda": 20_000}
-SKETCH_ATTEMPTS = 3
 
 
 def statistics_of(
@@ -134,7 +133,6 @@ def set_statistics(
 Arguments = ParamSpec("Arguments")
 CALLS = ReplayedCalls()
 SAMPLES = ("x", "y", "weights_x", "weights_y")
-LAUNCHES_MATTER_UP_TO = 4608  # points of each set; from there on kernels fill a GPU. Convention
 
 
 def replayed(compute: Callable[Arguments, tuple[Tensor, Info]]) -> Informative[Arguments]:
@@ -156,12 +154,9 @@ def graphed(
     compute: Callable[..., tuple[Tensor, Info]], args: tuple[Any, ...], options: dict[str, Any]
 ) -> Tensor | None:
     """The same of any device, if it is what a graph can hold."""
-    try:
-        call = _signature(compute).bind(*args, **options)
-    except TypeError:  # what Python refuses, it refuses in the words of the cost
+    settings = _settings(compute, args, options)
+    if settings is None:
         return None
-    call.apply_defaults()
-    settings = dict(call.arguments)
     samples = [settings.pop(name) for name in SAMPLES]
     v, kernel = settings.pop("v"), settings.pop("kernel", None)
     if isinstance(kernel, GaussianKernel) and v is None:
@@ -183,19 +178,30 @@ def graphed(
     return CALLS.value(again, [*samples, *variances.tensors], variances.numbers, how)
 
 
+def _settings(
+    compute: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
+) -> dict[str, Any] | None:
+    """All arguments by their names; None where Python refuses the call, in its own words."""
+    usual, named = _defaults(compute), dict(zip(("x", "y", "v"), args, strict=False))
+    found = {**usual, **named, **options}
+    whole = len(args) <= 3 and not named.keys() & options.keys()
+    return found if whole and found.keys() == usual.keys() else None
+
+
 @functools.cache
-def _signature(compute: Callable[..., Any]) -> inspect.Signature:
-    return inspect.signature(compute)
+def _defaults(compute: Callable[..., Any]) -> dict[str, Any]:
+    """Of all parameters; those that have none are no tensors."""
+    return {p.name: p.default for p in inspect.signature(compute).parameters.values()}
 
 
-def _few_points(samples: Sequence[Any]) -> bool:
+def _few_points(samples: Sequence[Any], most: int = 4608) -> bool:
     """Whether these are two sets, and weights, of which launches take a share of the time."""
     given = [t for t in samples if t is not None]
     return (
         all(isinstance(t, Tensor) for t in given)
         and [t.ndim for t in given] == [2, 2] + [1] * len(given[2:])
         and min(len(t) for t in given[:2]) >= 2
-        and math.prod(len(t) for t in given[:2]) <= LAUNCHES_MATTER_UP_TO**2
+        and math.prod(len(t) for t in given[:2]) <= most**2
         and working_dtype(*given) == torch.float32
     )
 
@@ -583,12 +589,12 @@ def _sketched(
 
 
 def _exact_enough(
-    sides: PointStatistics, method: SVDMethod, tolerance: float
+    sides: PointStatistics, method: SVDMethod, tolerance: float, attempts: int = 3
 ) -> PointStatistics | MomentStatistics:
     """Sketches with an error within the tolerance; else, if nobody asked for them, the points."""
     most = round(sum(sides.sizes)) if method == "sketch" else round(min(sides.sizes)) // 4
     residual = tolerance / 4
-    for _ in range(SKETCH_ATTEMPTS if method == "sketch" else 1):
+    for _ in range(attempts if method == "sketch" else 1):
         sketched = MomentStatistics.of_points(sides, residual, most)
         error = sketched.svd_error()
         if error <= tolerance:

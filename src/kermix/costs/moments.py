@@ -40,7 +40,6 @@ __all__ = ["CANDIDATES", "Interval", "MomentStatistics", "fidelity", "subsample"
 CANDIDATES = 20_000
 POLAR_TOLERANCE = 1e-9
 NO_OVERLAP = 1e-12  # products of mean squared features far below this stand for no overlap
-SUDDEN = 8
 
 
 class MomentStatistics:
@@ -397,7 +396,7 @@ def _shrunk(x: Moments, other: Moments, ridge: float) -> tuple[Tensor, Tensor]:
 
 
 def _ridged(
-    x: Moments, other: Moments, ridge: float
+    x: Moments, other: Moments, ridge: float, sudden: int = 8
 ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
     """C without its scale, the ridge, and both ridge and scale of what is to be factored.
 
@@ -410,7 +409,7 @@ def _ridged(
     whole = scale.detach() * c.detach().diagonal().sum()
     tiny = torch.finfo(c.dtype).tiny ** 0.5
     used = (whole * len(c) * torch.finfo(c.dtype).eps).clamp(min=max(ridge, tiny))
-    unknown = (1 - x.held / other.held.detach().clamp(min=tiny)).clamp(min=0) ** SUDDEN
+    unknown = (1 - x.held / other.held.detach().clamp(min=tiny)).clamp(min=0) ** sudden
     return c, used, (used + unknown, scale)
 
 

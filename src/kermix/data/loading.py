@@ -11,14 +11,14 @@ import numpy as np
 import torch
 
 from kermix.data.dataset import TOYS, Dataset, column_names, image_rows, toy
-from kermix.data.images.image_folders import (
+from kermix.data.images.image_sets import is_idx, read_celeba, read_idx_array
+from kermix.data.images.labelled import LabelledImages, load_labelled
+from kermix.data.images.pictures import (
     damage_note,
     find_pictures,
     part_folders,
     prepare_files,
 )
-from kermix.data.images.image_sets import is_idx, read_celeba, read_idx_array
-from kermix.data.images.labelled import LabelledImages, load_labelled
 from kermix.data.readers.common import split_part
 from kermix.data.sources import NUMERIC_FILES, read_table
 from kermix.errors import OptionError, ShapeError, TableError
@@ -158,7 +158,7 @@ def read_image_folder(
         size: Side in pixels; by default the most common size of the pictures.
         cache: Where decoded pictures are kept, see `kermix.data.images.image_cache.prepared`.
         workers: How many processes decode them, see
-            `kermix.data.images.image_cache.decode_all`.
+            `kermix.data.images.pictures.decode_all`.
     """
     folder = base = folder.resolve()
     together = find_pictures(folder)

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from kermix.checks import check_count
 from kermix.costs.functions import Kernel, svd_cost
 from kermix.errors import MissingExtraError, OptionError, RankError, SampleError, SketchError
-from kermix.evaluation.diversity import rke, vendi
-from kermix.evaluation.novelty import ken, novel_modes
+from kermix.evaluation.diversity import RESIDUAL, ken, novel_modes, rke, vendi
 from kermix.evaluation.sample_distances import frechet_of_moments
 from kermix.evaluation.spectra import (
     StableRule,
@@ -46,10 +45,6 @@ __all__ = [
     "stable_variance",
     "vendi",
 ]
-
-# Reasoned, no record.
-RANK = 256
-RESIDUAL = 1e-4
 
 
 class SampleMetric(nn.Module, ABC):
@@ -104,7 +99,7 @@ class _Sketched(SampleMetric):
         v: Kernel | StableRule | None = None,
         *,
         kernel: AnyKernel | None = None,
-        rank: int = RANK,
+        rank: int = 256,
         seed: int = 0,
         sync: bool = True,
     ) -> None:
@@ -113,7 +108,7 @@ class _Sketched(SampleMetric):
         if isinstance(real, Tensor):
             points = checked_points("real", real)
             chosen = chosen_kernel("stable" if v is None and kernel is None else v, kernel, points)
-            self.feature_map = feature_map_of([points], chosen, rank, RESIDUAL, seed)
+            self.feature_map = feature_map_of([points], chosen, rank, 0.1 * RESIDUAL, seed)
         else:
             if v is not None or kernel is not None:
                 raise OptionError(

@@ -40,6 +40,7 @@ from kermix.sketches.sketch import Moments, Sketch, rounding_slip
 __all__ = [
     "CANDIDATES",
     "EXACT_UP_TO",
+    "Aim",
     "Spectrum",
     "StableRule",
     "checked_points",
@@ -55,9 +56,6 @@ __all__ = [
     "told_in",
 ]
 
-# Reasoned, no record.
-EXACT_ROUNDINGS = 8.0  # of an eigenvalue, relative to the largest, for each row
-
 
 class Spectrum(NamedTuple):
     """Eigenvalues of a kernel matrix of trace 1, or of the part of it that features hold."""
@@ -72,7 +70,7 @@ class Spectrum(NamedTuple):
 def spectrum_of_matrix(matrix: Tensor) -> Spectrum:
     """The spectrum of a kernel matrix of trace 1, differentiable."""
     found = torch.linalg.eigvalsh(matrix).flip(-1).clamp(min=0)
-    rounding = EXACT_ROUNDINGS * len(matrix) * torch.finfo(matrix.dtype).eps
+    rounding = 8.0 * len(matrix) * torch.finfo(matrix.dtype).eps
     return Spectrum(found, 0.0, float(len(matrix)), rounding)
 
 
@@ -172,12 +170,6 @@ def _entropy_slip(spectrum: Spectrum, order: float, entropy: float) -> float:
     return math.inf if share >= 1 else -math.log1p(-share) / abs(1 - order)
 
 
-# Reasoned, no record.
-SEEN = 800
-STEPS = 10
-FINEST, COARSEST = 1e-4, 4.0  # times the variance of the median rule
-
-
 @torch.no_grad()
 def stable_variance(x: Tensor, change: float = 0.05) -> float:  # (N, d)
     r"""The smallest variance whose Vendi score can be estimated from this many samples.
@@ -203,13 +195,13 @@ def stable_variance(x: Tensor, change: float = 0.05) -> float:  # (N, d)
         raise OptionError(f"change={change}: a relative change must be between 0 and 1.")
     points = x.reshape(-1, x.shape[-1]).double()
     order = _order_of_values(points)
-    drawn = torch.randperm(len(points), generator=torch.Generator().manual_seed(0))[:SEEN]
+    drawn = torch.randperm(len(points), generator=torch.Generator().manual_seed(0))[:800]
     points = points[order[drawn.to(order.device)]]
     middle = float(choose_variance(points))
     if len(points) < 4 or bool((points == points[0]).all()):
         return middle
-    low, high = FINEST * middle, COARSEST * middle
-    for _ in range(STEPS):
+    low, high = 1e-4 * middle, 4.0 * middle
+    for _ in range(10):  # so the variance is known to one percent
         tried = (low * high) ** 0.5
         low, high = (low, tried) if _is_stable(points, tried, change) else (tried, high)
     return high
@@ -246,9 +238,6 @@ RULES = ("median", "silverman", "stable")
 # Reasoned, no record.
 EXACT_UP_TO = 2000  # samples, whose kernel matrix is decomposed
 CANDIDATES = 20_000
-MOST_FEATURES = 1024  # where nothing else is asked for
-MOST_FOR_TOLERANCE = 4096
-ATTEMPTS = 3
 
 
 def checked_points(name: str, x: Any) -> Tensor:
@@ -340,16 +329,33 @@ def feature_map_of(
     return kernel_features(pooled, kernel, rank, tolerance, len(pooled), seed)
 
 
+class Aim(NamedTuple):
+    """How good sketches shall be.
+
+    Attributes:
+        residual: The mean residual to begin with.
+        error: The certified error of sketches.
+        wanted: The largest error; None: as good as `most` features are.
+        most: How many features where no error is wanted.
+        most_for_wanted: How many where one is.
+        attempts: To reach it.
+    """
+
+    residual: float
+    error: Callable[[Sequence[Sketch]], float] = lambda _: 0.0
+    wanted: float | None = None
+    most: int = 1024
+    most_for_wanted: int = 4096
+    attempts: int = 3
+
+
 def fine_sketches(
     sides: Sequence[Tensor],
     kernel: GaussianKernel | PointKernel,
     weights: Sequence[Tensor | None],
-    residual: float,
-    error: Callable[[Sequence[Sketch]], float],
-    wanted: float | None,
+    aim: Aim,
     rank: int | None,
     seed: int = 0,
-    most: int = MOST_FEATURES,
 ) -> list[Sketch]:
     """Sketches of samples whose certified error is as small as wanted, or of the rank asked for.
 
@@ -357,23 +363,23 @@ def fine_sketches(
         sides: Sets of samples, sketched with one map.
         kernel: The kernel.
         weights: Of each set.
-        residual: The mean residual to begin with.
-        error: The certified error of sketches.
-        wanted: The largest error; None: as good as `most` features are.
+        aim: What is wanted.
         rank: Number of features, instead.
         seed: Of the landmarks.
-        most: How many features where no error is wanted.
     """
     check_seed(seed)
+    wanted, residual = aim.wanted, aim.residual
     if rank is not None:
         check_count("rank", rank)
         if wanted is not None:
             raise OptionError("rank and tolerance are both given; give only one.")
         return _sketched(sides, feature_map_of(sides, kernel, rank, None, seed), weights)
-    most = most if wanted is None else min(MOST_FOR_TOLERANCE, max(len(s) for s in sides))
-    for _ in range(ATTEMPTS):
+    most = aim.most
+    if wanted is not None:
+        most = min(aim.most_for_wanted, max(len(s) for s in sides))
+    for _ in range(aim.attempts):
         made = _sketched(sides, feature_map_of(sides, kernel, most, residual, seed), weights)
-        found = error(made)
+        found = aim.error(made)
         if wanted is None or found <= wanted:
             return made
         if made[0].feature_map.rank >= most:

@@ -17,8 +17,8 @@ from torch.nn import functional
 from kermix.checks import rows_at_once
 from kermix.distributed.processes import Ranks
 from kermix.errors import SampleError
-from kermix.evaluation import neighbours
-from kermix.images.augmentation import Augmentation
+from kermix.evaluation import sample_distances
+from kermix.images.augmentation import Augmentation, augmentation
 from kermix.kernels.distances import squared_distances
 from kermix.networks.image_networks import (
     ImageClassifier,
@@ -136,20 +136,20 @@ def neighbourhoods(
     generated: Tensor,  # (M, d)
     k: int = 5,
 ) -> Neighbourhoods:
-    """Precision, recall, density and coverage; see `kermix.evaluation.neighbours`.
+    """Precision, recall, density and coverage; see `kermix.evaluation.sample_distances`.
 
     Example:
         >>> x = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
         >>> neighbourhoods(x, x[:2], k=1)
         Neighbourhoods(precision=1.0, recall=0.5, density=1.0, coverage=0.5)
     """
-    return Neighbourhoods(*neighbours.neighbour_values(real, generated, k)[0].tolist())
+    return Neighbourhoods(*sample_distances.neighbour_values(real, generated, k)[0].tolist())
 
 
 def nearest(images: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:  # (n,), (n,)
     """The nearest of other images, by pixels: its row, and the root mean square difference."""
     flat = images.flatten(1)
-    distances, rows = neighbours.nearest(flat, among.flatten(1))
+    distances, rows = sample_distances.nearest(flat, among.flatten(1))
     return rows[:, 0], distances[:, 0] / math.sqrt(flat.shape[1])
 
 
@@ -178,7 +178,7 @@ def parzen(
     return mean_log_likelihood(test, best), best
 
 
-NO_AUGMENTATION = Augmentation()
+UNCHANGED = augmentation()
 
 
 class JudgeTask(Task):
@@ -268,7 +268,7 @@ def fit_classifier(
     *,
     batch_size: int = 256,
     learning_rate: float = 2e-3,
-    augmentation: Augmentation = NO_AUGMENTATION,
+    augmentation: Augmentation = UNCHANGED,
     generator: torch.Generator,
 ) -> nn.Module:
     """Train a classifier with AdamW, on the device of the images.

@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.data.images.image_cache import Form, decode_all, is_picture
-from kermix.data.images.image_folders import find_pictures
 from kermix.data.images.image_sets import is_idx, read_idx_array
+from kermix.data.images.pictures import Form, decode_all, find_pictures, is_picture
 from kermix.errors import ImageError, ShapeError
 from kermix.images.classifier_run import classifier, shape_of
 from kermix.runs.run import Run

@@ -30,13 +30,9 @@ DIRECT_DIFFERENCES_UP_TO = 8
 # Entries at most this large against the norms are computed again. The others have a relative error
 # of some roundings of float64 divided by it: 1e-12 and 1e-9.
 CLOSE = {torch.float64: 2.0**-14, torch.float32: 2.0**-24}
-FEW = 1 / 64  # share of pairs from which on origins of their own are looked for
-ORIGINS = 64
-ROWS_FOR_THE_MIDDLE = 63
 
 # A pull is computed again if its terms are longer than this, against the distances.
 LONGEST_TERMS = {torch.float64: 2.0**16, torch.float32: 2.0**6}
-LONGEST_TERMS_IN_DOUBLE = 2.0**30  # of float32
 DIRECT_PULLS_UP_TO = 3
 
 
@@ -191,6 +187,7 @@ def _attraction_on_cpu(
     origin: Tensor,
     same: bool,
     both: bool,
+    longest_in_double: float = 2.0**30,
 ) -> tuple[Tensor, Tensor | None]:
     longest = LONGEST_TERMS[a.dtype]
     others = distances
@@ -213,7 +210,7 @@ def _attraction_on_cpu(
     toward_b, toward_a = _by_products(pull, a, b, origin, both, torch.float64)
     if a.dtype != torch.float64:
         # Float64 has more than twice the digits; an origin that is very far needs still more.
-        allowed *= LONGEST_TERMS_IN_DOUBLE / longest
+        allowed *= longest_in_double / longest
         far_a &= _exceeds(sizes, reach_a, reach_b, allowed.sum(-1))
         far_b &= _exceeds(sizes.mT, reach_b, reach_a, allowed.sum(-2))
     _pull_by_differences(toward_b, far_a, pull, a, b)
@@ -352,11 +349,22 @@ def distances_on_cpu(
     return distances
 
 
-def _recompute(distances: Tensor, again: Tensor, a: Tensor, b: Tensor, close: float) -> None:
-    """Compute the marked entries of one matrix again, in place."""
-    for _ in range(ORIGINS):
+def _recompute(
+    distances: Tensor,
+    again: Tensor,
+    a: Tensor,
+    b: Tensor,
+    close: float,
+    origins: int = 64,
+    few: float = 1 / 64,
+) -> None:
+    """Compute the marked entries of one matrix again, in place.
+
+    From up to `origins` of their own, while more than a share of `few` of the pairs is left.
+    """
+    for _ in range(origins):
         counts = again.sum(1)
-        if int(counts.sum()) <= FEW * again.numel():
+        if int(counts.sum()) <= few * again.numel():
             break
         row = int(counts.argmax())
         columns = again[row].nonzero().squeeze(-1)
@@ -374,9 +382,9 @@ def _recompute(distances: Tensor, again: Tensor, a: Tensor, b: Tensor, close: fl
         distances[i, j] = (a[i] - b[j]).square().sum(-1)
 
 
-def _middle(points: Tensor) -> Tensor:  # (*B, N, d) -> (*B, 1, d)
+def _middle(points: Tensor, rows: int = 63) -> Tensor:  # (*B, N, d) -> (*B, 1, d)
     """The median of some points in each coordinate, which a few far ones do not move."""
-    step = -(-points.shape[-2] // ROWS_FOR_THE_MIDDLE)
+    step = -(-points.shape[-2] // rows)
     some = points.detach()[..., ::step, :]
     middle = some.shape[-2] // 2
     return some.sort(-2).values[..., middle : middle + 1, :]

@@ -7,7 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kermix.checks import LARGEST_EXPONENT, broadcast_shape, check_pair, working_dtype
+from kermix.checks import (
+    LARGEST_EXPONENT,
+    broadcast_shape,
+    check_pair,
+    has_triton,
+    is_traced,
+    working_dtype,
+)
 from kermix.kernels.distances import DIRECT_PULLS_UP_TO, Layout, attraction, squared_distances
 from kermix.kernels.gaussian import (
     GaussianKernel,
@@ -70,8 +77,7 @@ def gram(
 def gram_matrix(a: Tensor, b: Tensor, terms: KernelTerms, dtype: torch.dtype) -> Tensor:
     """The Gram matrix itself, computed and returned in `dtype`."""
     rows, columns = aligned(a, b, dtype)
-    numbers = numbers_like(terms, rows)
-    return _evaluate(rows, columns, *numbers, None, False, b is a, terms.layout)[0]
+    return _evaluate(rows, columns, numbers_like(terms, rows), terms.layout, b is a)[0]
 
 
 def scaled_gram(
@@ -93,9 +99,8 @@ def scaled_gram(
         if weights is not None:
             zeros = (weights <= 0).unsqueeze(axis)
             idle = zeros if idle is None else idle | zeros
-    matrix, _, _, log_scale = _evaluate(
-        rows, columns, *numbers_like(terms, rows), idle, True, b is a, terms.layout
-    )
+    numbers, same = numbers_like(terms, rows), b is a
+    matrix, log_scale = _evaluate(rows, columns, numbers, terms.layout, same, True, idle)
     return ScaledGram(matrix, log_scale[..., 0, 0])
 
 
@@ -200,7 +205,7 @@ class _Gram(torch.autograd.Function):
         a, b, nearest, log_scale, kept, *learned = ctx.saved_tensors
         rates, log_weights = learned or ctx.numbers
         distances: Tensor | None = kept
-        if torch.is_grad_enabled():  # the distances must depend on the points again
+        if torch.is_grad_enabled():  # they must depend on the points again
             distances = squared_distances(a, b, ctx.same, ctx.layout)
         elif ctx.keeps_kernel:
             distances = None
@@ -211,25 +216,105 @@ class _Gram(torch.autograd.Function):
         )
         parts = [grad * kernel for kernel in kernels]
         pulls = [rate * part for rate, part in zip(rates, parts, strict=True)]
+        seen = None if distances is None else distances.detach()
         toward_b, toward_a = attraction(
             sum(pulls[1:], start=pulls[0]),
             a,
             b,
-            None if distances is None else distances.detach(),
+            seen,
             ctx.same,
-            both=ctx.needs_input_grad[1],
-            layout=ctx.layout,
+            ctx.needs_input_grad[1],
+            ctx.layout,
         )
-        grad_a, grad_b = 2 * toward_b, None if toward_a is None else 2 * toward_a
-        of_terms: tuple[Tensor | None, Tensor | None] = (None, None)
-        if any(ctx.needs_input_grad[2:4]):
-            of_terms = _gradients_of_terms(parts, distances)
-        return grad_a, grad_b, *of_terms, None, None, None, None
+        of_terms = _gradients_of_terms(parts, distances, ctx.needs_input_grad[2:4])
+        return 2 * toward_b, None if toward_a is None else 2 * toward_a, *of_terms, *[None] * 4
 
 
-def _evaluate(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _in_one_pass(points: Tensor, rates: Numbers) -> bool:
+    """Whether kernels of our own evaluate this matrix."""
+    return (
+        points.is_cuda
+        and points.shape[-1] <= DIRECT_PULLS_UP_TO
+        and points.dtype in (torch.float32, torch.float64)
+        and len(rates) == 1
+        and points.numel() > 0
+        and has_triton()
+        and not is_traced(points)
+    )
+
+
+class _FusedGram(torch.autograd.Function):
+    """The same by kernels of our own, which hold no distances; other derivatives are `_Gram`'s."""
+
+    @staticmethod
+    def forward(
+        a: Tensor, b: Tensor, rates: Numbers, log_weights: Numbers, scaled: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        from kermix.kernels import gram_triton, means_triton
+
+        nearest = a.new_zeros(*a.shape[:-2], 1, 1)
+        log_scale, (p, q) = nearest, _flattened(a, b)
+        if scaled:
+            rows = means_triton.nearest_distances(p, q, q.new_ones(q.shape[:-1]))
+            nearest = rows.amin(-1).reshape(nearest.shape)
+            log_scale = largest_exponent(nearest, rates, log_weights)
+        # What the exponents are made of, beside the distances.
+        bound = torch.finfo(a.dtype).max / 4
+        offset = log_weights[0] - (rates[0] * nearest).clamp(max=bound) - log_scale
+        rate = torch.zeros_like(nearest) + rates[0]
+        terms = torch.stack([nearest, rate, offset], -1).reshape(-1, 3)
+        matrix = gram_triton.gram(p, q, terms)
+        return matrix.reshape(*a.shape[:-1], b.shape[-2]), log_scale, terms
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        a, b, rates, log_weights, ctx.scaled = inputs
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)
+        save_with_terms(ctx, (a, b, output[2]), rates, log_weights)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return (None,) * 5
+        a, b, terms, *learned = ctx.saved_tensors
+        needed = ctx.needs_input_grad[:4]
+        if any(needed[2:]) or torch.is_grad_enabled():
+            given = a, b, *(learned or ctx.numbers)
+            with torch.enable_grad():
+                matrix = _Gram.apply(*given, None, ctx.scaled, False, None)[0]
+            wanted = [t for t, wants in zip(given, needed, strict=True) if wants]
+            again = torch.is_grad_enabled()
+            found = iter(torch.autograd.grad(matrix, wanted, grad, create_graph=again))
+            return *(next(found) if wants else None for wants in needed), None
+        from kermix.kernels import gram_triton
+
+        found_grad, p, q = _flattened(grad, a, b)
+        of_a, of_b = gram_triton.pulls(found_grad, p, q, terms, needed[1])
+        return of_a.reshape(a.shape), None if of_b is None else of_b.reshape(b.shape), *[None] * 3
+
+
+def _flattened(*matrices: Tensor) -> list[Tensor]:  # (*B, M, N) -> (B, M, N)
+    return [t.reshape(-1, *t.shape[-2:]) for t in matrices]
+
+
+def _evaluate(
+    a: Tensor,
+    b: Tensor,
+    numbers: tuple[Numbers, Numbers],
+    layout: Layout | None,
+    same: bool,
+    scaled: bool = False,
+    idle: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The matrix and the logarithm of its scale."""
+    if idle is None and layout is None and _in_one_pass(a, numbers[0]):
+        matrix, log_scale, _ = _FusedGram.apply(a, b, *numbers, scaled)
+        return matrix, log_scale
     # The compiler fuses and differentiates the plain formula by itself.
-    return (_Gram.forward if torch.compiler.is_compiling() else _Gram.apply)(*arguments)
+    by = _Gram.forward if torch.compiler.is_compiling() else _Gram.apply
+    matrix, _, _, log_scale = by(a, b, *numbers, idle, scaled, same, layout)
+    return matrix, log_scale
 
 
 def aligned(a: Tensor, b: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -264,8 +349,12 @@ def save_with_terms(
     ctx.save_for_backward(*tensors, *((rates, log_weights) if learned else ()))
 
 
-def _gradients_of_terms(parts: list[Tensor], distances: Tensor | None) -> tuple[Tensor, Tensor]:
-    """With respect to the rates and the logarithms of the weights of several kernels."""
+def _gradients_of_terms(
+    parts: list[Tensor], distances: Tensor | None, needed: tuple[bool, ...]
+) -> tuple[Tensor | None, Tensor | None]:
+    """With respect to the rates and the logarithms of the weights of the kernels, if needed."""
+    if not any(needed):
+        return None, None
     assert distances is not None
     rates = torch.stack([-(part * distances).sum() for part in parts])
     return rates, torch.stack([part.sum() for part in parts])

@@ -44,7 +44,6 @@ __all__ = [
     "log_kernel_means",
 ]
 
-COMPILE_FROM_PAIRS = 2_000_000_000
 DEFAULT_TILE = {"cpu": 1024, "cuda": 8192}
 
 
@@ -303,16 +302,18 @@ def _fused_gradients(backend: _PairLoop, given: _Given, sources_too: bool) -> _G
     )
 
 
-def _one_loop(points: Tensor, sources: Tensor) -> _PairLoop | None:
+def _one_loop(
+    points: Tensor, sources: Tensor, compiled_from: int = 2_000_000_000
+) -> _PairLoop | None:
     """What evaluates all pairs in one loop, where there is one and it pays."""
     if points.shape[-1] > DIRECT_DIFFERENCES_UP_TO or is_traced(points):
         return None
-    if points.is_cuda and points.dtype == torch.float32 and has_triton():
+    if points.is_cuda and points.dtype in (torch.float32, torch.float64) and has_triton():
         from kermix.kernels import means_triton as fused
 
         return _PairLoop(fused.nearest_distances, fused.kernel_moments)
     pairs = points.numel() // points.shape[-1] * sources.shape[-2]
-    if points.device.type == "cpu" and pairs >= COMPILE_FROM_PAIRS and has_compiler():
+    if points.device.type == "cpu" and pairs >= compiled_from and has_compiler():
         return _PairLoop(compiled_nearest_distances, compiled_kernel_moments)
     return None
 

@@ -10,42 +10,45 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kermix import checks
+
 __all__ = ["kernel_moments", "nearest_distances", "recompute_distances"]
 
 BLOCK_TARGETS = 32
 BLOCK_OTHERS = 64
 CHANNELS = 4
-LARGEST_EXPONENT = tl.constexpr(60.0)
-LARGEST_DISTANCE = tl.constexpr(3.0e32)
+LARGEST_EXPONENT = tl.constexpr(checks.LARGEST_EXPONENT)
 
 
 @triton.jit
-def _distances(targets, others, rows, columns, m, n, d: tl.constexpr):  # type: ignore  # noqa: ANN001, ANN202
-    total = tl.zeros((rows.shape[0], columns.shape[0]), tl.float32)
+def _distances(  # type: ignore  # noqa: ANN202
+    targets, others, rows, columns, m, n, d: tl.constexpr, largest: tl.constexpr,  # noqa: ANN001
+):  # fmt: skip
+    total = tl.zeros((rows.shape[0], columns.shape[0]), targets.dtype.element_ty)
     for k in tl.static_range(d):
         row = tl.load(targets + k * m + rows, mask=rows < m, other=0.0)
         column = tl.load(others + k * n + columns, mask=columns < n, other=0.0)
         difference = row[:, None] - column[None, :]
         total += difference * difference
-    return tl.minimum(total, LARGEST_DISTANCE)
+    return tl.minimum(total, largest)
 
 
 @triton.jit
 def _nearest_kernel(  # type: ignore  # noqa: ANN202
     targets, others, weights, nearest, m, n,  # noqa: ANN001
-    d: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr,
+    d: tl.constexpr, largest: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr,
 ):  # fmt: skip
     batch = tl.program_id(1).to(tl.int64)
     targets += batch * d * m
     others += batch * d * n
     weights += batch * n
     rows = tl.program_id(0) * block_m + tl.arange(0, block_m)
-    smallest = tl.full((block_m, block_n), LARGEST_DISTANCE, tl.float32)
+    smallest = tl.full((block_m, block_n), largest, targets.dtype.element_ty)
     for start in range(0, n, block_n):
         columns = start + tl.arange(0, block_n)
         weight = tl.load(weights + columns, mask=columns < n, other=0.0)
-        distance = _distances(targets, others, rows, columns, m, n, d)
-        distance = tl.where(weight[None, :] > 0, distance, LARGEST_DISTANCE)
+        distance = _distances(targets, others, rows, columns, m, n, d, largest)
+        distance = tl.where(weight[None, :] > 0, distance, largest)
         smallest = tl.minimum(smallest, distance)
     tl.store(nearest + batch * m + rows, tl.min(smallest, 1), mask=rows < m)
 
@@ -54,7 +57,7 @@ def _nearest_kernel(  # type: ignore  # noqa: ANN202
 def _factor(targets, others, rows, columns, m, n, distance, c: tl.constexpr, d: tl.constexpr):  # type: ignore  # noqa: ANN001, ANN202
     """The factor of the kernel in channel `c`: one, a difference, or the distance."""
     if c == 0:
-        factor = tl.full(distance.shape, 1.0, tl.float32)
+        factor = tl.full(distance.shape, 1.0, distance.dtype)
     elif c <= d:
         row = tl.load(targets + (c - 1) * m + rows, mask=rows < m, other=0.0)
         column = tl.load(others + (c - 1) * n + columns, mask=columns < n, other=0.0)
@@ -67,7 +70,7 @@ def _factor(targets, others, rows, columns, m, n, distance, c: tl.constexpr, d: 
 @triton.jit
 def _masses_kernel(  # type: ignore  # noqa: ANN202
     targets, others, weights, near_targets, near_others, rate, masses, m, n,  # noqa: ANN001
-    d: tl.constexpr, first: tl.constexpr, channels: tl.constexpr,
+    d: tl.constexpr, largest: tl.constexpr, first: tl.constexpr, channels: tl.constexpr,
     block_m: tl.constexpr, block_n: tl.constexpr,
 ):  # fmt: skip
     batch = tl.program_id(1).to(tl.int64)
@@ -81,15 +84,15 @@ def _masses_kernel(  # type: ignore  # noqa: ANN202
     beta = tl.load(rate)
     # Sums are kept pair by pair and added up once at the end: a sum over a row at each step would
     # make the threads wait for each other.
-    total_0 = tl.zeros((block_m, block_n), tl.float32)
-    total_1 = tl.zeros((block_m, block_n), tl.float32)
-    total_2 = tl.zeros((block_m, block_n), tl.float32)
-    total_3 = tl.zeros((block_m, block_n), tl.float32)
+    total_0 = tl.zeros((block_m, block_n), targets.dtype.element_ty)
+    total_1 = tl.zeros((block_m, block_n), targets.dtype.element_ty)
+    total_2 = tl.zeros((block_m, block_n), targets.dtype.element_ty)
+    total_3 = tl.zeros((block_m, block_n), targets.dtype.element_ty)
     for start in range(0, n, block_n):
         columns = start + tl.arange(0, block_n)
         inside = columns < n
         near_other = tl.load(near_others + columns, mask=inside, other=0.0)
-        distance = _distances(targets, others, rows, columns, m, n, d)
+        distance = _distances(targets, others, rows, columns, m, n, d, largest)
         beyond = distance - near_target[:, None] - near_other[None, :]
         value = tl.exp(tl.minimum(-beta * beyond, LARGEST_EXPONENT))
         value *= tl.load(weights + columns, mask=inside, other=0.0)[None, :]
@@ -174,7 +177,7 @@ def nearest_distances(points: Tensor, sources: Tensor, weights: Tensor) -> Tenso
     nearest = points.new_empty(batch, m)
     _nearest_kernel[(triton.cdiv(m, BLOCK_TARGETS), batch)](
         _by_axis(points), _by_axis(sources), weights.contiguous(), nearest, m, sources.shape[1],
-        d=d, block_m=BLOCK_TARGETS, block_n=BLOCK_OTHERS,
+        d=d, largest=_largest(points), block_m=BLOCK_TARGETS, block_n=BLOCK_OTHERS,
     )  # fmt: skip
     return nearest
 
@@ -228,9 +231,14 @@ def _masses(
     _masses_kernel[(triton.cdiv(m, BLOCK_TARGETS), batch)](
         _by_axis(targets), _by_axis(others), weights.contiguous(), near_targets.contiguous(),
         near_others.contiguous(), rate, masses, m, n,
-        d=d, first=first, channels=channels, block_m=BLOCK_TARGETS, block_n=BLOCK_OTHERS,
+        d=d, largest=_largest(targets), first=first, channels=channels, block_m=BLOCK_TARGETS,
+        block_n=BLOCK_OTHERS,
     )  # fmt: skip
     return masses
+
+
+def _largest(points: Tensor) -> float:
+    return torch.finfo(points.dtype).max * checks.ROOM_FOR_SUMS
 
 
 def _by_axis(points: Tensor) -> Tensor:  # (B, M, d) -> (B, d, M)

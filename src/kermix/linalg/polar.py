@@ -36,20 +36,10 @@ __all__ = [
 FINEST_TF32_TOLERANCE = 1e-4
 # Of the value with a mantissa of ten bits, beside what probes find of it, or without them.
 ROUNDING_BESIDE_PROBES, ROUNDING_WITHOUT_PROBES = 1e-4, 2e-3
-ROUNDING_MARGIN = 1.002
-SMALLEST_BOUND = 1e-20  # of a Gram matrix of zeros; others have an entry near 1
-# Rows and columns below which conversions take as long as they save; in a graph they are cheaper,
-# and as a part of the products they are free.
-HALVES_FROM, HALVES_IN_GRAPHS_FROM, FUSED_FROM = 1536, 768, 768
 # Of PyTorch 2.8 and newer.
 HAS_HALF_PRODUCTS = all(
     "dtype" in getattr(torch.ops.aten, name).overloads() for name in ("bmm", "baddbmm")
 )
-FUSED_UP_TO = 2**17  # columns: a Gram matrix divided by many more is below float16
-# Above, the library's products save more than a pass over the memory takes.
-LIBRARY_STEPS_FROM = 6144
-FUSED_ON = (9, 10)  # generations of GPUs whose blocks have the memory that the tiles need
-ENLARGED = 256.0  # what entries of at most 2 are multiplied by, to have more digits in float16
 
 
 def products_for(matrix: Tensor, tolerance: float, shared: bool) -> "Products":
@@ -65,17 +55,10 @@ def products_for(matrix: Tensor, tolerance: float, shared: bool) -> "Products":
     if tolerance < FINEST_TF32_TOLERANCE:
         return _SinglePrecision()
     smaller = 0 if shared or is_traced(matrix) else min(matrix.shape[-2:])
-    if smaller >= FUSED_FROM and matrix.shape[-1] <= FUSED_UP_TO and _can_fuse(matrix.device):
-        return _Fused(matrix)
-    least = HALVES_IN_GRAPHS_FROM if torch.cuda.is_current_stream_capturing() else HALVES_FROM
-    if smaller >= least and HAS_HALF_PRODUCTS:
-        return _HalfPrecision(matrix.shape[-1])
+    for kind in (_Fused, _HalfPrecision):
+        if kind.pays(matrix, smaller):
+            return kind(matrix)
     return _SinglePrecision(tf32=True, shared=shared)
-
-
-def _can_fuse(device: torch.device) -> bool:
-    generation = torch.cuda.get_device_capability(device)[0]
-    return torch.version.hip is None and generation in FUSED_ON and has_triton()
 
 
 def full_products(matrix: Tensor) -> AbstractContextManager[None]:
@@ -83,13 +66,23 @@ def full_products(matrix: Tensor) -> AbstractContextManager[None]:
     return _SinglePrecision().precision() if matrix.is_cuda else nullcontext()
 
 
-def square_bound(gram: Tensor) -> Tensor:  # (B, M, M) -> (B, 1, 1)
-    """A bound of the largest eigenvalue, rounding included: the smaller one of two norms."""
+def square_bound(
+    gram: Tensor,  # (B, M, M)
+    margin: float = 1.002,
+    smallest: float = 1e-20,
+) -> Tensor:  # (B, 1, 1)
+    """A bound of the largest eigenvalue: the smaller one of two norms.
+
+    Args:
+        gram: Gram matrices.
+        margin: For rounding.
+        smallest: The bound of a matrix of zeros; others have an entry near 1.
+    """
     wide = torch.promote_types(gram.dtype, torch.float32)
     frobenius = torch.linalg.vector_norm(gram, dim=(-2, -1), keepdim=True, dtype=wide)
     rows = torch.linalg.vector_norm(gram, 1, dim=-1, keepdim=True, dtype=wide)
-    bound = torch.minimum(frobenius, rows.amax(-2, keepdim=True)) * ROUNDING_MARGIN
-    return bound.clamp(min=SMALLEST_BOUND)
+    bound = torch.minimum(frobenius, rows.amax(-2, keepdim=True)) * margin
+    return bound.clamp(min=smallest)
 
 
 def probing_signs(count: int, probes: int, like: Tensor) -> Tensor:  # (count, probes)
@@ -107,7 +100,9 @@ class Products:
     gram_scale = 1.0  # Gram matrices are those of the matrix times this
     rounding = 0.0  # of the value, relative, beyond that of its dtype
     is_short = False  # whether the mantissa is shorter than that of the dtype
-    can_skip = False  # steps of matrices that are said to be done
+    # Of the tolerance, times the largest: singular values that are resolved before the first look
+    # at the bound, where nothing can be read. 0: all, as steps of what is done cannot be skipped.
+    share_in_a_graph = 0.0
 
     def precision(self) -> AbstractContextManager[None]:
         """Set what products need while they are formed."""
@@ -134,7 +129,7 @@ class Products:
         return torch.baddbmm(x, gram, x, beta=a, alpha=-b)
 
     def skip(self, done: Tensor) -> None:  # (B,)
-        """From now on leave matrices that are done as they are; only where `can_skip`."""
+        """From now on leave matrices that are done as they are, where that is possible."""
         raise NotImplementedError
 
 
@@ -164,11 +159,21 @@ class _HalfPrecision(_SinglePrecision):
     size they use the range of float16, and cannot leave it.
     """
 
-    def __init__(self, columns: int) -> None:
+    # Rows and columns below which conversions take as long as they save; in a graph they are
+    # cheaper. Both of results/bench/speed-h200.json.
+    least, least_in_graphs = 1536, 768
+
+    def __init__(self, matrix: Tensor) -> None:
         super().__init__(tf32=True)
-        self._scale = 2.0 ** round(math.log2(columns) / 2)
+        self._scale = 2.0 ** round(math.log2(matrix.shape[-1]) / 2)
         self.gram_scale = self._scale**2
         self._half: Tensor | None = None  # of the matrix whose Gram matrix was formed last
+
+    @classmethod
+    def pays(cls, matrix: Tensor, smaller: int) -> bool:
+        """Whether they are the fastest for a matrix on a GPU with such a smaller side."""
+        capturing = torch.cuda.is_current_stream_capturing()
+        return HAS_HALF_PRODUCTS and smaller >= (cls.least_in_graphs if capturing else cls.least)
 
     def gram(self, x: Tensor) -> Tensor:  # (B, M, N) -> (B, M, M)
         """The product with the transpose."""
@@ -203,6 +208,13 @@ class _Fused(Products):
 
     is_short = True
     rounding = ROUNDING_BESIDE_PROBES
+    share_in_a_graph = 0.08
+    # From this side on they are the fastest, and the library's steps, whose products save more
+    # than a pass over the memory takes. Both of results/bench/speed-h200.json.
+    least, least_by_library = 768, 6144
+    most_columns = 2**17  # a Gram matrix divided by many more is below float16
+    generations = (9, 10)  # of GPUs whose blocks have the memory that the tiles need
+    enlarged = 256.0  # what entries of at most 2 are multiplied by, to have more digits in float16
 
     def __init__(self, matrix: Tensor) -> None:
         from kermix.linalg import polar_triton
@@ -210,13 +222,22 @@ class _Fused(Products):
         self._kernels = polar_triton
         batch, self._m, self._n = matrix.shape
         rows, columns = (polar_triton.whole_tiles(side) for side in (self._m, self._n))
-        self._by_library = min(self._m, self._n) >= LIBRARY_STEPS_FROM and HAS_HALF_PRODUCTS
-        self.can_skip = not self._by_library
+        self._by_library = min(self._m, self._n) >= self.least_by_library and HAS_HALF_PRODUCTS
+        if self._by_library:
+            self.share_in_a_graph = 0.0
         self._half = matrix.new_zeros(batch, rows, columns, dtype=torch.float16)
-        self._next = torch.zeros_like(self._half) if self.can_skip else self._half
+        self._next = self._half if self._by_library else torch.zeros_like(self._half)
         self._gram = matrix.new_empty(batch, rows, rows, dtype=torch.float16)
         self._done = matrix.new_zeros(batch, dtype=torch.int32)
         self.gram_scale = 2.0 ** round(math.log2(self._n) / 2)
+
+    @classmethod
+    def pays(cls, matrix: Tensor, smaller: int) -> bool:
+        """Whether they are the fastest for a matrix on a GPU with such a smaller side."""
+        if smaller < cls.least or matrix.shape[-1] > cls.most_columns:
+            return False
+        generation = torch.cuda.get_device_capability(matrix.device)[0]
+        return torch.version.hip is None and generation in cls.generations and has_triton()
 
     def first(self, matrix: Tensor, gram: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """The matrix divided by a bound of its largest singular value, its Gram matrix, the bound.
@@ -226,8 +247,8 @@ class _Fused(Products):
             gram: Not here.
         """
         matrix = matrix.contiguous()
-        self._kernels.halve(matrix, self._half, ENLARGED)
-        shrunk = (ENLARGED * self.gram_scale) ** 2
+        self._kernels.halve(matrix, self._half, self.enlarged)
+        shrunk = (self.enlarged * self.gram_scale) ** 2
         gram = self._formed_gram(1 / shrunk)
         square = square_bound(gram)
         gram.mul_(self.gram_scale / square)
@@ -265,20 +286,7 @@ class _Fused(Products):
         return self._gram[:, : self._m, : self._m]
 
 
-# The interval's lower end is not followed below this share of its upper end: a cubic that sends
-# large singular values close to zero would drown them in the rounding of the product, which turns
-# their vectors. Nothing tells that later.
-CUSHION = 0.1
-ROUNDINGS_OF_THE_VALUE = 6.0
-PROBES = 16  # vectors that tell the rounding of short products, but for a share of it
-SHARE_OF_MISSING = 0.25
-LARGEST_CORRECTION = 1e-3  # of the factor; what is more comes from what is not resolved
-# Of the tolerance, times the largest: singular values that are resolved before the first look at
-# the bound. What it takes grows with the number of those that are not, by about as much. A look
-# that comes too early costs four steps, a step more before it costs one.
-SHARE_OF_A_START, SMALLEST_SHARE, SHARE_IN_A_GRAPH = 8.0, 0.005, 0.08
-SHARE_OF_SPREAD = 1 / 16  # of the tolerance: how far from one what is resolved may be
-MOST_STEPS, GRAIN = 40, 0.01  # of chains that are planned; of logarithms
+SHARE_OF_SPREAD = 1 / 16  # of the tolerance: how far from one what is resolved may be. Convention
 
 
 class Reduction(Protocol):
@@ -321,9 +329,19 @@ class _Interval:
     low: float
     high: float = 1.0
 
-    def step(self) -> tuple[float, float]:
-        """The best cubic's coefficients; the interval becomes its image."""
-        low, high = max(self.low, CUSHION * self.high), self.high
+    @classmethod
+    def of(cls, resolved: float) -> "_Interval":
+        """That of the singular values themselves."""
+        return cls(resolved, low=resolved)
+
+    def step(self, cushion: float = 0.1) -> tuple[float, float]:
+        """The best cubic's coefficients; the interval becomes its image.
+
+        The lower end is not followed below `cushion` times the upper one: a cubic that sends large
+        singular values close to zero would drown them in the rounding of the product, which turns
+        their vectors. Nothing tells that later.
+        """
+        low, high = max(self.low, cushion * self.high), self.high
         square = (low * low + low * high + high * high) / 3
         peak = square**1.5
         b = 2 / (2 * peak + low * (3 * square - low * low))
@@ -371,19 +389,41 @@ def polar_factor(
         unit = binary_unit(flat, over)
         flat = flat / unit
         x, (value, bound, high) = _chain(flat, tolerance, products, over)
-    rounding = (ROUNDINGS_OF_THE_VALUE * torch.finfo(matrix.dtype).eps + products.rounding) * value
     if products.is_short and over is None:
-        missing, error = _missing(x, flat, high)
-        known = missing.clamp(-LARGEST_CORRECTION, LARGEST_CORRECTION)
-        known = torch.where(missing.abs() > 2 * error, known, 0.0)
-        value, high = value / (1 - known), high * (1 - known)
-        missing = (missing - known).abs() + SHARE_OF_MISSING * known.abs() + 4 * error
-        rounding = rounding + missing * value
-    bound = bound.clamp(min=0) + rounding
+        value, high, missing = _corrected(x, flat, value, high)
+    else:
+        missing = torch.zeros_like(value)
+    rounding = 6 * torch.finfo(matrix.dtype).eps + products.rounding
+    bound = bound.clamp(min=0) + (rounding + missing) * value
     shape = matrix.shape[:-2]
     factor = (x / high[:, None, None]).reshape(matrix.shape)
     found = Polar(factor, value.reshape(shape), bound.reshape(shape))
     return found.times(unit.reshape(shape))
+
+
+def _corrected(
+    x: Tensor,  # (B, M, N)
+    matrix: Tensor,
+    value: Tensor,  # (B,)
+    high: Tensor,  # (B,)
+    largest: float = 1e-3,
+    unsure: float = 0.25,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Value and scale less what probes find missing by rounding, and what may still be missing.
+
+    Args:
+        x: The factor, times a scale.
+        matrix: The matrix.
+        value: Its nuclear norm.
+        high: The scale.
+        largest: Correction of the factor; what is more comes from what is not resolved.
+        unsure: Share of a correction by which it may be wrong.
+    """
+    missing, error = _missing(x, matrix, high)
+    known = missing.clamp(-largest, largest)
+    known = torch.where(missing.abs() > 2 * error, known, 0.0)
+    left = (missing - known).abs() + unsure * known.abs() + 4 * error
+    return value / (1 - known), high * (1 - known), left
 
 
 class _Look(NamedTuple):
@@ -403,28 +443,21 @@ def _chain(
     """Steps until the bound is within the tolerance, or nothing smaller can be resolved."""
     parts = None if over is None else over.sum(torch.bmm(matrix, matrix.mT))
     x, gram, root = products.first(matrix, parts)
-    readable = can_sync(matrix)
-    if readable:
-        share = _share_of_a_start(gram, products.gram_scale)
-    else:
-        share = SHARE_IN_A_GRAPH if products.can_skip else 0.0
+    readable, scale = can_sync(matrix), products.gram_scale
+    share = _share_of_a_start(gram, scale) if readable else products.share_in_a_graph
     finest = max(tolerance / (2 * _rows(matrix)), torch.finfo(matrix.dtype).eps)
-    resolved = max(_reached(share * tolerance, tolerance) if share else 0.0, finest)
-    interval = _Interval(resolved, low=resolved)
+    interval = _Interval.of(max(_reached(share * tolerance, tolerance), finest))
     settled: tuple[_Look, Tensor] | None = None  # the first look, and what is done, unread
     while True:
-        low, high = interval.low, interval.high
+        before = interval.low, interval.high
         a, b = interval.step()
         x = products.step(x, gram, a, b)
         if interval.spread <= SHARE_OF_SPREAD * tolerance:
             value = _total((x * matrix).sum((-2, -1)), over) / interval.high
-            bound = value * interval.spread / (1 - interval.spread)
-            left = _unresolved(gram, high * high * products.gram_scale)
-            bound = bound + root * interval.resolved * high / low * left
-            look = _Look(value, bound, torch.full_like(value, interval.high))
+            look = _looked(value, root, interval, before, gram, scale)
             if interval.resolved <= finest:
                 break
-            excess = (bound / (tolerance * value)).nan_to_num(0)
+            excess = (look.bound / (tolerance * value)).nan_to_num(0)
             if readable:
                 largest = float(excess.max())
                 if largest <= 1:
@@ -442,20 +475,37 @@ def _chain(
     return x, look
 
 
+def _looked(
+    value: Tensor,  # (B,)
+    root: Tensor,  # (B,)
+    interval: _Interval,
+    before: tuple[float, float],
+    gram: Tensor,  # (B, M, M)
+    scale: float,
+) -> _Look:
+    """Value and bound after a step, with the interval and the Gram matrix before it."""
+    low, high = before
+    bound = value * interval.spread / (1 - interval.spread)
+    bound = bound + root * interval.resolved * high / low * _unresolved(gram, high * high * scale)
+    return _Look(value, bound, torch.full_like(value, interval.high))
+
+
 def _reached(wanted: float, tolerance: float) -> float:
     """The smallest singular value that as many steps resolve as the wanted one needs."""
+    if not wanted:
+        return 0.0
     return next((least for least in _least_of_steps(tolerance) if least <= wanted), wanted)
 
 
 @functools.cache
-def _least_of_steps(tolerance: float) -> tuple[float, ...]:
+def _least_of_steps(tolerance: float, most: int = 40, grain: float = 0.01) -> tuple[float, ...]:
     """The smallest singular value that 1, 2, ... steps resolve."""
     found = []
-    for steps in range(1, MOST_STEPS + 1):
+    for steps in range(1, most + 1):
         low, high = math.log(torch.finfo(torch.float64).eps), 0.0
-        while high - low > GRAIN:
+        while high - low > grain:
             middle = (low + high) / 2
-            interval = _Interval(math.exp(middle), math.exp(middle))
+            interval = _Interval.of(math.exp(middle))
             for _ in range(steps):
                 interval.step()
             within = interval.spread <= SHARE_OF_SPREAD * tolerance
@@ -501,19 +551,42 @@ def binary_unit(matrix: Tensor, over: Reduction | None = None) -> Tensor:  # (*B
     return inside / (2 * torch.frexp(inside).mantissa)
 
 
-def _share_of_a_start(gram: Tensor, scale: float) -> float:  # (B, M, M)
+def _share_of_a_start(
+    gram: Tensor,  # (B, M, M)
+    scale: float,
+    of_rows: float = 16.0,
+    smallest: float = 0.005,
+) -> float:
     """How small a share of the tolerance to resolve before the first look at the bound.
 
     The bound is about that share, times the number of rows over the nuclear norm of the scaled
-    matrix, which the sums of squares and of fourth powers bound from below.
+    matrix, of which the largest singular value and, for the others, the sums of squares and of
+    fourth powers tell a part; it grows with the number of singular values that are not resolved,
+    of which few kernel matrices have as many as rows over `of_rows`. A look that comes too early
+    costs four steps, a step more before it costs one.
     """
     squares, fourths = _moments(gram, scale)
-    norm = squares.pow(1.5) / fourths.sqrt()
-    least = float((SHARE_OF_A_START / gram.shape[-1] * norm).nan_to_num(1.0).min())
-    return min(max(least, SMALLEST_SHARE), 1.0)
+    largest = _about_largest(gram) / scale
+    others = (squares - largest).clamp(min=0).pow(1.5)
+    norm = largest.sqrt() + others / (fourths - largest.square()).clamp(min=1e-12).sqrt()
+    least = float((of_rows / gram.shape[-1] * norm).nan_to_num(1.0).min())
+    return min(max(least, smallest), 1.0)
 
 
-def _missing(x: Tensor, matrix: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:  # (B,), (B,)
+def _about_largest(gram: Tensor, rounds: int = 3, probes: int = 8) -> Tensor:  # (B, M, M) -> (B,)
+    """The largest eigenvalue but for a little, from below."""
+    wide = torch.promote_types(gram.dtype, torch.float32)
+    vectors = probing_signs(gram.shape[-1], probes, gram).expand(len(gram), -1, -1)
+    for _ in range(rounds + 1):
+        sizes = torch.linalg.vector_norm(vectors, dim=-2, keepdim=True, dtype=wide)
+        vectors = (vectors / sizes.clamp(min=torch.finfo(wide).tiny)).to(gram.dtype)
+        vectors = gram @ vectors
+    return torch.linalg.vector_norm(vectors, dim=-2, dtype=wide).amax(-1)
+
+
+def _missing(
+    x: Tensor, matrix: Tensor, high: Tensor, probes: int = 16
+) -> tuple[Tensor, Tensor]:  # (B,), (B,)
     r"""The share of the nuclear norm that a factor `x / high` misses by rounding, and its error.
 
     Where entries repeat, as of an identity, so does their rounding: it does not average out.
@@ -522,11 +595,11 @@ def _missing(x: Tensor, matrix: Tensor, high: Tensor) -> tuple[Tensor, Tensor]: 
     share of what they find of the value, it is exact where all singular values are off alike.
     """
     with full_products(matrix):
-        signs = probing_signs(matrix.shape[-1], PROBES, matrix)
+        signs = probing_signs(matrix.shape[-1], probes, matrix)
         scale = high[:, None, None]
-        ours, theirs = x @ signs / scale, matrix @ signs  # (B, M, PROBES)
+        ours, theirs = x @ signs / scale, matrix @ signs  # (B, M, probes)
         missed = x @ (signs - x.mT @ ours / scale) / scale
-    missed, found = (missed * theirs).sum(-2) / 2, (ours * theirs).sum(-2)  # (B, PROBES)
+    missed, found = (missed * theirs).sum(-2) / 2, (ours * theirs).sum(-2)  # (B, probes)
     whole = found.sum(-1)
     share = missed.sum(-1) / whole
     scatter = torch.linalg.vector_norm(missed - share[:, None] * found, dim=-1) / whole.abs()

@@ -6,6 +6,8 @@ rounded for the next product. Both leave matrices that are done as they are, so 
 chain of steps ends early without a word to the host.
 """
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -13,20 +15,32 @@ from torch import Tensor
 
 __all__ = ["cubic_step", "gram", "halve", "whole_tiles"]
 
-LARGEST_TILE = 256
-NEIGHBOURS = 8  # rows of tiles that are formed together, and find each other's parts in the cache
-# Rows and columns of a tile, warps and stages, from a size of matrices on. Measured on an H200.
-GRAM_TILES = {3072: (128, 128, 4, 4), 6144: (128, 256, 8, 3)}
-STEP_TILES = {1536: (128, 128, 8, 4), 3072: (128, 256, 8, 4)}
-SMALL_TILE = (64, 128, 4, 4)
-DEPTH = 64
-ROUNDED_AT_ONCE = (4, 1024)
+
+class Tile(NamedTuple):
+    """How a product is divided among programs."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+    depth: int = 64
+    neighbors: int = 8  # rows of tiles formed together, which find each other's parts in the cache
+
+
+# From a size of matrices on, of results/bench/speed-h200.json.
+GRAM_TILES = {0: Tile(64, 128, 4, 4), 3072: Tile(128, 128, 4, 4), 6144: Tile(128, 256, 8, 3)}
+STEP_TILES = {0: Tile(64, 128, 4, 4), 1536: Tile(128, 128, 8, 4), 3072: Tile(128, 256, 8, 4)}
 
 
 def whole_tiles(side: int) -> int:
     """The side of a matrix that is filled up to whole tiles."""
-    least = 128 if side < min(GRAM_TILES) else LARGEST_TILE
+    tiles = (_tile_for(side, kinds) for kinds in (GRAM_TILES, STEP_TILES))
+    least = max(max(tile.rows, tile.columns) for tile in tiles)
     return -(-side // least) * least
+
+
+def _tile_for(side: int, kinds: dict[int, Tile]) -> Tile:
+    return kinds[max(at for at in kinds if at <= side)]
 
 
 @triton.jit
@@ -115,14 +129,15 @@ def _halve_kernel(  # type: ignore  # noqa: ANN202
     tl.store(half + place, found.to(tl.float16), mask=inside)
 
 
-def _tiles_for(side: int, tiles: dict[int, tuple[int, int, int, int]]) -> tuple[int, ...]:
-    return max(((at, of) for at, of in tiles.items() if at <= side), default=(0, SMALL_TILE))[1]
-
-
-def halve(x: Tensor, half: Tensor, factor: float) -> None:  # (B, m, n), (B, rows, columns)
+def halve(
+    x: Tensor,  # (B, m, n)
+    half: Tensor,  # (B, rows, columns)
+    factor: float,
+    height: int = 4,
+    width: int = 1024,
+) -> None:
     """Write a matrix times a factor to its place in memory of whole tiles, in float16."""
     (batch, m, n), (_, rows, columns) = x.shape, half.shape
-    height, width = ROUNDED_AT_ONCE
     with torch.cuda.device(half.device):
         _halve_kernel[(-(-m // height), -(-n // width), batch)](
             x, half, m, n, rows, columns, factor, height, width
@@ -137,11 +152,11 @@ def gram(
 ) -> None:
     """Write the products with the transposes, times a factor, to `out`."""
     batch, rows, columns = half.shape
-    height, width, warps, stages = _tiles_for(rows, GRAM_TILES)
+    tile = _tile_for(rows, GRAM_TILES)
     with torch.cuda.device(half.device):
-        _gram_kernel[(rows // height * (rows // width), batch)](
-            half, out, done, rows, columns, factor, height, width, DEPTH, NEIGHBOURS,
-            num_warps=warps, num_stages=stages,
+        _gram_kernel[(rows // tile.rows * (rows // tile.columns), batch)](
+            half, out, done, rows, columns, factor, tile.rows, tile.columns, tile.depth,
+            tile.neighbors, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
 
 
@@ -157,9 +172,10 @@ def cubic_step(
 ) -> None:
     """Write `a x - b gram half` to `x`, and times a scale to `following`."""
     batch, rows, columns = half.shape
-    height, width, warps, stages = _tiles_for(min(rows, columns), STEP_TILES)
+    tile = _tile_for(min(rows, columns), STEP_TILES)
     with torch.cuda.device(half.device):
-        _step_kernel[(rows // height * (columns // width), batch)](
+        _step_kernel[(rows // tile.rows * (columns // tile.columns), batch)](
             gram, half, x, following, done, x.shape[-2], x.shape[-1], rows, columns, a, b, scale,
-            height, width, DEPTH, NEIGHBOURS, num_warps=warps, num_stages=stages,
+            tile.rows, tile.columns, tile.depth, tile.neighbors, num_warps=tile.warps,
+            num_stages=tile.stages,
         )  # fmt: skip

@@ -84,6 +84,11 @@ class RangeFinder:
         """The largest rank that pays, for a smaller side."""
         return round(self.largest_share * side)
 
+    def may_pay(self, matrix: Tensor) -> bool:
+        """Whether the rank may be low enough."""
+        times = self.least_of_effective_ranks
+        return times is None or times * _effective_rank(matrix) <= self.most(min(matrix.shape))
+
 
 FINDERS = {
     "cpu": RangeFinder(least_side=200, largest_share=0.65, room=0.7),
@@ -131,8 +136,7 @@ def _low_rank_polar(
     """That of a matrix whose largest entry is about 1."""
     finder, smaller = FINDERS[matrix.device.type], min(matrix.shape)
     most, block = finder.most(smaller), finder.block(smaller)
-    times = finder.least_of_effective_ranks
-    if times is not None and times * _effective_rank(matrix) > most:
+    if not finder.may_pay(matrix):
         return None
     new, triangle = _orthonormal(_sketch(matrix, finder.blocks * block, generator))
     plan = _plan(triangle, len(matrix), smaller, tolerance, finder)
@@ -140,19 +144,19 @@ def _low_rank_polar(
         return None
     basis = _Basis(matrix, finder.residual_share * finder.room * tolerance)
     basis.add(new[:, : plan.rank])
-    before, fall = math.inf, plan.fall
+    missing = basis.missing(plan.fall, finder.plan_share)
+    if basis.rank + missing > most and basis.excess < finder.worth_a_try:
+        missing = block  # how wrong the plan was, a block tells
+        most = max(most, math.ceil(basis.rank + missing))
     while not basis.excess <= 1:
-        if before < math.inf:
-            fall = math.log(before / basis.excess) / basis.width
-        missing = finder.plan_share**2 * math.log(basis.excess) / max(fall, 1e-6)
         if not basis.rank + missing <= most:
-            if before < math.inf or not basis.excess < finder.worth_a_try:
-                return None
-            missing = block
+            return None
         width = min(max(block // 2, math.ceil(missing)), smaller - basis.rank)
-        before = basis.excess
+        before, most = basis.excess, finder.most(smaller)
         if not basis.grow(width, generator):
             return None
+        fall = math.log(before / basis.excess) / basis.width
+        missing = basis.missing(fall, finder.plan_share)
     basis.shorten(finder.room * tolerance, min(plan.rank, finder.blocks * block))
     return _certified(matrix, basis.columns, basis.rest, basis.left_out, tolerance)
 
@@ -213,6 +217,10 @@ class _Basis:
         found = math.sqrt(smaller - self.rank) * torch.linalg.vector_norm(self.missed)
         self.left_out = self.unseen + found
         self.excess = float(self.left_out / (self.allowed * self._norms().sum()))
+
+    def missing(self, fall: float, share: float) -> float:
+        """About how many columns are missing, if the excess' logarithm falls like this by each."""
+        return share**2 * math.log(max(self.excess, 1.0)) / max(fall, 1e-6)
 
     def grow(self, width: int, generator: torch.Generator) -> bool:
         """Add columns from sums of the residual's rows; False if they are but rounding."""

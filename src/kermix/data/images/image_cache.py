@@ -1,74 +1,49 @@
-"""Pictures decoded once, many at once in worker processes, and kept as memory-mapped files.
+"""What is kept between runs: decoded pictures as memory-mapped files, and downloads.
 
-An entry is a folder with `images.npy`, `labels.npy` and `entry.json` (checksum, damaged pictures,
-notes), named by a fingerprint of the source: changed pictures make a new entry. It is written
-under a temporary name and renamed when whole; when two processes prepare the same entry, the first
-to finish wins.
+An entry of pictures is a folder with `images.npy`, `labels.npy` and `entry.json` (checksum,
+damaged pictures, notes), named by a fingerprint of the source: changed pictures make a new entry.
+It is written under a temporary name and renamed when whole; when two processes prepare the same
+entry, the first to finish wins.
+
+Downloads are resumed where they broke off, and compared with the MD5 sums that the sets' authors
+and PyTorch's own readers publish.
 """
 
 import glob
 import hashlib
-import importlib
 import io
 import json
 import math
 import os
 import shutil
-import struct
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO
 
 import numpy as np
+from filelock import FileLock
 
-from kermix.errors import ImageError, MissingExtraError
+from kermix.errors import DownloadError, MissingExtraError
 
 __all__ = [
-    "SUFFIXES",
-    "Content",
+    "FILES",
     "Decoded",
-    "Form",
     "Plan",
     "Prepared",
     "cache_folder",
     "content_digest",
-    "decode",
-    "decode_all",
+    "fetch",
+    "fetch_all",
     "fingerprint",
-    "is_picture",
     "prepared",
-    "probe",
-    "unreadable",
 ]
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
-SIXTEEN_BITS = ("I", "I;16", "I;16L", "I;16B", "I;16N")
-GREY = ("1", "L", "LA", "La", "F", *SIXTEEN_BITS)
-
-Content: TypeAlias = Path | bytes  # a picture in a file, or already read
-
-
-@dataclass(frozen=True)
-class Form:
-    """What pictures are brought to.
-
-    Attributes:
-        channels: One (grey) or three (colour).
-        height: Of the result.
-        width: Of the result.
-        crop: First cut out the square of this side in the middle; by default the largest part in
-            the middle that has the proportions of the result.
-    """
-
-    channels: int
-    height: int
-    width: int
-    crop: int | None = None
+VERSION = 1  # of the decoding: raised when the same pictures give other numbers
+ARRAYS = ("images.npy", "labels.npy")
 
 
 @dataclass(frozen=True)
@@ -78,177 +53,6 @@ class Decoded:
     images: np.ndarray  # uint8, (n, C, H, W)
     kept: list[int]  # which of the pictures these are
     damaged: list[str]  # "name (reason)"
-
-
-def is_picture(name: str) -> bool:
-    """Whether a file's name is that of a picture; hidden files, as `._a.jpg`, are none."""
-    name = name.rsplit("/", 1)[-1].lower()
-    return name.endswith(SUFFIXES) and not name.startswith(".")
-
-
-def probe(content: Content) -> tuple[int, int, int]:
-    """Channels, height and width of a picture, from its first bytes."""
-    with _open(content) as picture:
-        width, height = picture.size
-        # A PNG's own method would decode all of it.
-        tags = _pillow().Image.getexif(picture)
-        if tags.get(_needed("PIL.ExifTags").Base.Orientation) in (5, 6, 7, 8):  # sideways
-            width, height = height, width
-        return (1 if picture.mode in GREY else 3), height, width
-
-
-def decode(content: Content, form: Form) -> np.ndarray:  # uint8, (C, H, W)
-    """A picture as numbers: the first frame, upright, what is transparent on white."""
-    from PIL import Image, ImageOps
-
-    with _open(content) as opened:
-        grey = opened.mode in GREY
-        picture = ImageOps.exif_transpose(opened)
-        if picture.mode in SIXTEEN_BITS or picture.mode == "F":
-            picture = Image.fromarray(_eight_bits(np.asarray(picture), picture.mode))
-        elif picture.has_transparency_data:
-            above = picture.convert("RGBA")
-            picture = Image.new("RGBA", above.size, "white")
-            picture.alpha_composite(above)
-        picture = picture.convert("L" if grey and form.channels == 1 else "RGB")
-        if form.crop is not None:
-            side = min(form.crop, *picture.size)
-            left, top = (picture.width - side) // 2, (picture.height - side) // 2
-            picture = picture.crop((left, top, left + side, top + side))
-        if picture.size != (form.width, form.height):
-            picture = ImageOps.fit(picture, (form.width, form.height), Image.Resampling.LANCZOS)
-        if form.channels == 1:
-            return np.asarray(picture.convert("L"))[None]
-        return np.asarray(picture).transpose(2, 0, 1)
-
-
-def decode_all(
-    pictures: Iterable[tuple[str, Content]], count: int, form: Form, workers: int | None = None
-) -> Iterator[Decoded]:
-    """Decode many pictures, in blocks, in their order; a bar shows it if it takes long.
-
-    Args:
-        pictures: Name (for messages) and content of each.
-        count: How many there are.
-        form: What they are brought to.
-        workers: How many processes; by default as many as are worth their start. One: this
-            process does it.
-    """
-    options = {"desc": "decoding", "unit": " pictures", "delay": 2.0, "leave": False}
-    with _needed("tqdm").tqdm(total=count, disable=None, **options) as bar:
-        for block in _decode_blocks(pictures, count, form, workers):
-            bar.update(len(block.kept) + len(block.damaged))
-            yield block
-
-
-def _decode_blocks(
-    pictures: Iterable[tuple[str, Content]],
-    count: int,
-    form: Form,
-    workers: int | None,
-    start_seconds: float = 2.0,
-) -> Iterator[Decoded]:
-    """The same without a bar, by as many processes as save more than their start takes."""
-    blocks = _blocks(iter(pictures))
-    if workers is None:
-        start, block = next(blocks)
-        began = time.perf_counter()
-        yield _decode_block(start, block, form)
-        rest = (time.perf_counter() - began) * (count / len(block) - 1)
-        workers = max(1, min(_cores(), int(rest / start_seconds)))
-    if workers == 1:
-        for start, block in blocks:
-            yield _decode_block(start, block, form)
-        return
-    # Unlike the standard library's, these processes neither fork this one, which may run threads
-    # or hold a GPU, nor import the user's script again.
-    joblib = _needed("joblib")
-    decode_in_turn = joblib.Parallel(
-        workers, return_as="generator", batch_size=1, pre_dispatch="4 * n_jobs", mmap_mode=None
-    )
-    try:
-        yield from decode_in_turn(
-            joblib.delayed(_decode_block)(start, block, form) for start, block in blocks
-        )
-    except _needed("joblib.externals.loky").BrokenProcessPool:
-        raise ImageError(
-            "A process that decodes images was killed, most likely for lack of memory; try "
-            "again with workers=1."
-        ) from None
-
-
-def _blocks(
-    pictures: Iterator[tuple[str, Content]], size: int = 64
-) -> Iterator[tuple[int, list[tuple[str, Content]]]]:
-    start = 0
-    while block := list(islice(pictures, size)):
-        yield start, block
-        start += len(block)
-
-
-def _decode_block(start: int, block: Sequence[tuple[str, Content]], form: Form) -> Decoded:
-    images, kept, damaged = [], [], []
-    for i, (name, content) in enumerate(block, start):
-        try:
-            images.append(decode(content, form))
-        except unreadable() as error:
-            damaged.append(f"{name} ({_reason(error)})")
-        else:
-            kept.append(i)
-    stack = np.empty((len(images), form.channels, form.height, form.width), np.uint8)
-    if images:
-        np.stack(images, out=stack)
-    return Decoded(stack, kept, damaged)
-
-
-def unreadable() -> tuple[type[Exception], ...]:
-    """What Pillow raises on a picture that is damaged, or is none, or is too large to be one."""
-    from PIL import Image
-
-    return (
-        OSError, SyntaxError, ValueError, EOFError, IndexError, OverflowError, struct.error,
-        Image.DecompressionBombError,
-    )  # fmt: skip
-
-
-def _reason(error: Exception) -> str:
-    return "no picture" if "cannot identify" in str(error) else str(error) or type(error).__name__
-
-
-def _eight_bits(values: np.ndarray, mode: str) -> np.ndarray:
-    if mode == "F":
-        values = np.nan_to_num(values)
-        scale = 255.0 if values.max(initial=0.0) <= 1 else 1.0
-        return (values * scale).round().clip(0, 255).astype(np.uint8)
-    return (values.clip(0, 65535) / 257).round().astype(np.uint8)
-
-
-def _open(content: Content) -> Any:
-    return _pillow().open(io.BytesIO(content) if isinstance(content, bytes) else content)
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _pillow() -> Any:
-    return _needed("PIL.Image")
-
-
-def _needed(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        package = module.partition(".")[0].replace("PIL", "Pillow")
-        raise MissingExtraError(
-            f"Reading images needs {package}: pip install 'kermix[images]'."
-        ) from None
-
-
-VERSION = 1  # of the decoding: raised when the same pictures give other numbers
-ARRAYS = ("images.npy", "labels.npy")
 
 
 @dataclass(frozen=True)
@@ -430,3 +234,143 @@ def _read(entry: Path) -> Prepared | None:
 def _checksum(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# --- Downloads.
+
+MNIST_MIRRORS = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+)
+CIFAR_HOMES = ("https://www.cs.toronto.edu/~kriz/",)
+
+# For each set: where its files are, and their MD5 sums.
+FILES: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+    "mnist": (
+        MNIST_MIRRORS,
+        {
+            "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
+            "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
+            "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+        },
+    ),
+    "cifar10": (
+        CIFAR_HOMES,
+        {"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},
+    ),
+}
+
+
+def fetch_all(name: str, cache: Path | None = None, progress: bool = True) -> Path:
+    """Fetch the files of a set that are not there yet; returns the folder that holds them.
+
+    Args:
+        name: "mnist" or "cifar10".
+        cache: The folder `downloads` in it is used; by default that of prepared data.
+        progress: Show a bar for each file on stderr.
+    """
+    homes, files = FILES[name]
+    folder = (cache_folder() if cache is None else cache) / "downloads" / name
+    for file, md5 in files.items():
+        fetch([home + file for home in homes], md5, folder / file, progress)
+    return folder
+
+
+def fetch(urls: Sequence[str], md5: str, target: Path, progress: bool = True) -> None:
+    """Fetch a file from the first address that gives it, unless it is there and whole.
+
+    What a broken connection has left, in a file of the same name with `.part`, is gone on with.
+    """
+    pooch = _pooch()
+    if target.is_file() and pooch.file_hash(str(target), "md5") == md5:
+        return
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Another process that wants the same file waits, and then finds it.
+        with FileLock(target.with_name(target.name + ".lock")):
+            failures = []
+            for url in urls:
+                try:
+                    pooch.retrieve(
+                        url,
+                        known_hash=f"md5:{md5}",
+                        fname=target.name,
+                        path=target.parent,
+                        downloader=_resuming(target.with_name(target.name + ".part"), progress),
+                    )
+                except (_Unreachable, ValueError) as error:
+                    failures.append(f"{url}: {_reason(error)}")
+                else:
+                    return
+    except OSError as error:
+        raise DownloadError(f"{target}: cannot be written ({error.strerror or error}).") from None
+    raise DownloadError(
+        f"{target.name} could not be downloaded ({'; '.join(failures)}). Try again (interrupted "
+        "downloads resume), or put the file into a folder and give that folder: --data-root "
+        "FOLDER."
+    )
+
+
+class _Unreachable(Exception):
+    """The server cannot be reached or does not have the file; kept apart from errors of disks."""
+
+
+def _resuming(
+    part: Path, progress: bool, seconds: float = 30, step: int = 2**16
+) -> Callable[[str, str, Any], None]:
+    """A downloader for pooch that leaves what it has in `part` when it is interrupted.
+
+    Args:
+        part: The file.
+        progress: Whether a bar is shown.
+        seconds: How long it waits for an answer.
+        step: Bytes; as many may be fetched again after an interruption.
+    """
+    from pooch import HTTPDownloader
+    from requests import RequestException
+
+    def download(url: str, output: str, pooch: Any) -> None:
+        start = part.stat().st_size if part.exists() else 0
+        headers = {"Range": f"bytes={start}-"} if start else {}
+        try:
+            with part.open("ab") as file:
+                HTTPDownloader(
+                    progressbar=progress,
+                    chunk_size=step,
+                    timeout=seconds,
+                    headers=headers,
+                    hooks={"response": lambda answer, **_: _restart_if_whole(answer, file)},
+                )(url, file, pooch)
+        except RequestException as error:
+            if start and not part.stat().st_size:
+                download(url, output, pooch)
+                return
+            raise _Unreachable(str(error)) from None
+        part.replace(output)
+
+    return download
+
+
+def _restart_if_whole(answer: Any, file: BinaryIO) -> None:
+    # 200: the server sends everything from the start; 416: there is nothing after what we have.
+    if answer.status_code in (200, 416):
+        file.truncate(0)
+
+
+def _reason(error: Exception) -> str:
+    text = str(error)
+    if isinstance(error, ValueError):
+        return "the downloaded file is not the official one (its MD5 sum differs)"
+    return "no connection" if "Max retries" in text or "resolve" in text else text
+
+
+def _pooch() -> Any:
+    try:
+        import pooch
+    except ImportError:
+        raise MissingExtraError(
+            "Downloading data needs pooch: pip install 'kermix[images]'; or give a data_root "
+            "that holds the files."
+        ) from None
+    return pooch

@@ -17,21 +17,22 @@ from typing import Literal
 
 import numpy as np
 
-from kermix.data.images.image_cache import (
+from kermix.data.images.image_cache import Plan, Prepared, content_digest, prepared
+from kermix.data.images.pictures import (
     Form,
-    Plan,
-    Prepared,
-    content_digest,
+    damage_note,
     decode_all,
+    find_pictures,
+    held_out,
     is_picture,
-    prepared,
+    prepare_files,
 )
-from kermix.data.images.image_folders import damage_note, find_pictures, held_out, prepare_files
 from kermix.errors import ImageError, OptionError
 
 __all__ = [
     "CLASSES",
     "Faces",
+    "Split",
     "is_idx",
     "read_binary_archive",
     "read_binary_batches",
@@ -238,7 +239,7 @@ def read_celeba(
             with little of what is behind it.
         cache: Where decoded pictures are kept, see `kermix.data.images.image_cache.prepared`.
         workers: How many processes decode them, see
-            `kermix.data.images.image_cache.decode_all`.
+            `kermix.data.images.pictures.decode_all`.
     """
     if part not in PARTS:
         raise OptionError(f"part is {part!r}; offered are {', '.join(PARTS)}.")

@@ -53,10 +53,12 @@ NO_UNITS = _words(
     "february march april june july august september october november december",
 )
 MOSTLY, OFTEN = 0.5, 0.2  # shares of numbers, and of one form, that are told of: convention
-# A measure and no code, whatever it is: with a sign of about, or a fraction, and without letters.
+# A measure and no code, whatever it is: with a sign of about, or a fraction, and without letters;
+# or hours, minutes and seconds.
 UNKNOWN = re.compile(
     r"^(?=[^A-Za-z]*$)(?:.*[~<>\u2248\u2264\u2265\u00b1].*[0-9]"
-    r"|.*(?<![0-9.])[0-9]+[.,][0-9]+(?![0-9.]))"
+    r"|.*(?<![0-9.])[0-9]+[.,][0-9]+(?![0-9.])"
+    r"|-?[0-9]+:[0-5][0-9](?::[0-5][0-9](?:[.,][0-9]+)?)?$)"
 )
 CODE = re.compile(r"[\w ./#-]+")
 
@@ -207,6 +209,8 @@ class NumberLook(NamedTuple):
     @property
     def may_be_codes(self) -> bool:
         """Whether its most usual cells are digits alone, and others have no signs but codes'."""
+        if self.unknown:
+            return False
         return self.example.isdigit() and all(CODE.fullmatch(other) for other in self.others)
 
 
@@ -267,7 +271,13 @@ def look_at_numbers(
     look = NumberLook(None, len(parts) / len(some), float(share), example, tuple(others), marks)
     if others:
         return look
-    return look._replace(form=_form(filled, bodies, own, decimal, sure))
+    form = _form(filled, bodies, own, decimal, sure)
+    return look._replace(form=form, unknown=form is None and _are_odd_numbers(bodies, around))
+
+
+def _are_odd_numbers(bodies: Any, around: tuple[str, str]) -> bool:
+    """Whether cells are no codes, though their commas are not understood: 1,23,456."""
+    return around == ("", "") and _has(bodies, ",")
 
 
 def without_marks(cells: Any) -> Any:
@@ -313,7 +323,10 @@ def _is_plain_form(form: NumberForm, filled: Any, numbers: Any) -> bool:
     signed = bool(compute.any(compute.less(numbers, 0)).as_py())
     if not (form.decimals or form.thousands or signed):
         return False
-    return form.write(np.asarray(numbers)) == filled.to_pylist()
+    sizes = np.asarray(numbers)
+    texts = (text.replace("-", "") if size == 0 else text  # -0.00 comes back as 0.00
+             for text, size in zip(filled.to_pylist(), sizes.tolist(), strict=True))  # fmt: skip
+    return form.write(sizes) == [*texts]
 
 
 def _some(cells: Any, count: int = 1000) -> list[str]:

@@ -199,15 +199,16 @@ class Judge:
         way = text_format(dates)
         note = time_note(cells.name, dates, way)
         if way is not None:
-            self.remarks.extend([note] if note else [])
+            self.remarks.extend(filter(None, [note]))
             return self._time(cells, None, way)
         look = look_at_numbers(values, counts=counts)
         if look.form is not None:
             return self._written_numbers(cells, look.form)
         note = note or look.note(cells.name)
         may_be_key = note is None or look.may_be_codes  # what is mostly money is no id
-        note = None if cells.explained else note
-        self.remarks.extend([note] if note else [])
+        natural = look.unknown and len(values) <= self.category_up_to  # few times of a day, say
+        note = None if cells.explained or natural else note
+        self.remarks.extend(filter(None, [note]))
         return self._text(cells, may_be_key) or self._category(cells)
 
     def _written_numbers(self, cells: ColumnCells, form: NumberForm) -> NumberColumn:

@@ -37,8 +37,8 @@ UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[1-8][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 DAY = r"((?:19|20)\d\d)([-/._]?)(0[1-9]|1[0-2])\2(0[1-9]|[12]\d|3[01])"
 
 
-class Split(NamedTuple):
-    """Where an id is divided into what is before its number, the number, and what is after it."""
+class NumberPlace(NamedTuple):
+    """Which number of an id counts: its pattern, with what is before it and after it."""
 
     pattern: str
     has_day: bool = False  # before the number, and in all ids
@@ -50,12 +50,12 @@ class Split(NamedTuple):
 
 
 SPLITS = (  # the first that tells ids apart counts
-    Split(
+    NumberPlace(
         r"^(?P<before>(?s:.*?)(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01]))"
         r"(?P<number>\d{1,10})(?P<after>\D*)$", has_day=True,
     ),
-    Split(r"^(?P<before>(?s:.*?))(?P<number>\d{1,18})(?P<after>\D*)$"),
-    Split(r"^(?P<before>\D*)(?P<number>\d{1,18})(?P<after>(?s:.*))$"),
+    NumberPlace(r"^(?P<before>(?s:.*?))(?P<number>\d{1,18})(?P<after>\D*)$"),
+    NumberPlace(r"^(?P<before>\D*)(?P<number>\d{1,18})(?P<after>(?s:.*))$"),
 )  # fmt: skip
 
 
@@ -338,7 +338,7 @@ def _serial(values: Any, even: bool) -> Serial | None:
 def _serial_of(split: int, values: Any, even: bool) -> Serial | None:
     """The same where a certain number is the one; None if it does not tell ids apart."""
     way = SPLITS[split]
-    parts = _split(values, way)
+    parts = _divided(values, way)
     if parts is None or (frames := _frames(parts, len(values), way.has_day)) is None:
         return None
     numbers = parts.number.cast("int64")
@@ -354,7 +354,7 @@ def _serial_of(split: int, values: Any, even: bool) -> Serial | None:
     return None if even and changing else serial
 
 
-class Parts(NamedTuple):
+class DividedIds(NamedTuple):
     """What is before a number, the number as text, and what is after it: Arrow arrays."""
 
     before: Any
@@ -374,7 +374,7 @@ class Parts(NamedTuple):
         return len(self.lengths.unique()) == 1
 
 
-class Frames(NamedTuple):
+class SharedTexts(NamedTuple):
     """Texts around numbers with their rows, and the first and last day if they hold days."""
 
     rows: dict[tuple[str, str], int]
@@ -386,17 +386,17 @@ class Frames(NamedTuple):
         return len(self.rows) > 1 and self.days is None
 
 
-def _split(values: Any, way: Split) -> Parts | None:
+def _divided(values: Any, way: NumberPlace) -> DividedIds | None:
     """Ids divided at their number; None if too few of them have one."""
     from pyarrow import compute
 
     found = compute.extract_regex(values, way.pattern).drop_null()
     if len(found) < way.share * len(values):
         return None
-    return Parts(*(compute.struct_field(found, name) for name in Parts._fields))
+    return DividedIds(*(compute.struct_field(found, name) for name in DividedIds._fields))
 
 
-def _frames(parts: Parts, rows: int, with_days: bool) -> Frames | None:
+def _frames(parts: DividedIds, rows: int, with_days: bool) -> SharedTexts | None:
     """The texts around numbers that several rows share; None if too few do, or there are many.
 
     Args:
@@ -416,15 +416,15 @@ def _frames(parts: Parts, rows: int, with_days: bool) -> Frames | None:
     few = sum(kept.values()) < COVERED * rows
     if few or len(kept) > MOST_FRAMES or (with_days and days is None):
         return None
-    return Frames(kept, days)
+    return SharedTexts(kept, days)
 
 
 def _step(numbers: np.ndarray) -> int:
     return int(np.gcd.reduce(np.abs(numbers - numbers[0])))
 
 
-def _with_widths(frames: Frames, parts: Parts) -> tuple[tuple[str, str, int, int], ...]:
-    """Frames with their rows, and how many digits numbers in them have at least, if padded."""
+def _with_widths(frames: SharedTexts, parts: DividedIds) -> tuple[tuple[str, str, int, int], ...]:
+    """Texts with their rows, and how many digits numbers in them have at least, if padded."""
     found = dict.fromkeys(frames.rows, 0)
     if any_match(parts.number, "^0."):
         if frames.days is not None:
@@ -434,7 +434,7 @@ def _with_widths(frames: Frames, parts: Parts) -> tuple[tuple[str, str, int, int
     return tuple((b, a, n, found[b, a]) for (b, a), n in sorted(frames.rows.items()))
 
 
-def _widths(parts: Parts) -> dict[tuple[str, str], int]:
+def _widths(parts: DividedIds) -> dict[tuple[str, str], int]:
     """The fewest digits of numbers around which there are the same texts."""
     columns = {"before": parts.before, "after": parts.after, "digits": parts.lengths}
     found = load_pyarrow().table(columns).group_by(["before", "after"])

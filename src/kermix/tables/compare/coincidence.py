@@ -3,11 +3,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from kermix.data.readers.common import Reading
+from kermix.data.sources import Sources, read_sources
 from kermix.tables.compare.column_changes import (
     CHANCE,
     CLEAR,
@@ -18,24 +21,21 @@ from kermix.tables.compare.column_changes import (
 
 __all__ = [
     "Copies",
+    "CountedOnce",
     "FrequentRows",
     "SharedRows",
     "chance_of_equal_rows",
     "equal_pairs_by_columns",
     "poisson_tail",
+    "read_once",
     "repeats_beyond_coincidence",
     "shared_rows",
     "uncounted_copies",
 ]
 
 # Reasoned, no record.
-FINEST = 1e-7  # steps of a column that are told, relative to its range
-ROUNDING = 2 * torch.finfo(torch.float32).eps  # of numbers that may have been float32
-SAFE = 2.0  # times the estimate
 RARE = 1e-3  # so small a chance is none: of repeats in one sample alone, and of as many in all
-MANY_COPIES = 5  # of one row, to be spoken of
 NEGLIGIBLE = 1.05  # times an error
-MOST_EQUAL = 0.9  # of a column's pairs: of hardly any that differ, many equal ones would follow
 
 
 def chance_of_equal_rows(rows: Tensor) -> float:  # (N, c)
@@ -56,7 +56,14 @@ def chance_of_equal_rows(rows: Tensor) -> float:  # (N, c)
     return min([1.0, *chances])
 
 
-def _chance_in(ordered: Tensor) -> float:  # (N,)
+def _chance_in(ordered: Tensor, finest: float = 1e-7, safe: float = 2.0) -> float:  # (N,)
+    """About the probability that two of a column's values are equal, at most.
+
+    Args:
+        ordered: The values.
+        finest: Steps that are told, relative to their range.
+        safe: Times the estimate.
+    """
     n = len(ordered)
     if n < 2:
         return 1.0
@@ -64,12 +71,13 @@ def _chance_in(ordered: Tensor) -> float:  # (N,)
     width = float(ordered[-1] - ordered[0])
     if width == 0:
         return 1.0
-    step = _step(gaps, max(FINEST * width, ROUNDING * float(ordered.abs().max())))
+    rounding = 2 * torch.finfo(torch.float32).eps  # of numbers that may have been float32
+    step = _step(gaps, max(finest * width, rounding * float(ordered.abs().max())))
     _, counts = ordered.unique_consecutive(return_counts=True)
     equal = float((counts.double() * (counts - 1)).sum()) / (n * (n - 1))
     near = max(1, math.isqrt(n) // 2)
     spacings = (ordered[near:] - ordered[:-near]).clamp(min=step)
-    return min(1.0, SAFE * max(equal, float((near * step / n / spacings).mean())))
+    return min(1.0, safe * max(equal, float((near * step / n / spacings).mean())))
 
 
 def _step(gaps: Tensor, finest: float) -> float:
@@ -358,20 +366,8 @@ def _unexplained(rows: _DistinctRows) -> tuple[int, int]:
 
 
 def _frequent(rows: _DistinctRows) -> tuple[list[int], FrequentRows | None]:
-    """Rows of many copies that columns do not explain, and how often the samples have them.
-
-    A column that were independent of the others would have its value in a row as often among the
-    rows that agree with it on all other columns as it has anywhere.
-    """
-    both, sizes = rows.counts.sum(0), rows.sizes
-    total, expected = sum(sizes), np.zeros(len(both))
-    for j in rows.key if len(rows.key) > 1 else ():
-        rest, column = rows.rest(j), rows.codes[j]
-        like_it = np.bincount(rest, both)[rest] - both
-        share = (np.bincount(column, both)[column] - both) / np.maximum(1, total - both)
-        expected = np.maximum(expected, like_it * share / np.maximum(1 - share, 1 / total))
-    often = [k for k in np.flatnonzero(both >= MANY_COPIES).tolist()
-             if poisson_tail(int(both[k]), float(expected[k])) <= RARE / len(both)]  # fmt: skip
+    """Rows of many copies that columns do not explain, and how often the samples have them."""
+    often, sizes = _often(rows), rows.sizes
     shares = rows.counts / np.array(sizes)[:, None]
     changed = [k for k in often if _clearly_other(shares[:, k], sizes, len(often))]
     sides = [[k for k in changed if shares[side, k] > shares[1 - side, k]] for side in (0, 1)]
@@ -381,6 +377,23 @@ def _frequent(rows: _DistinctRows) -> tuple[list[int], FrequentRows | None]:
         return often, None
     first, second = (int(c[more].sum()) for c in rows.counts)
     return often, FrequentRows(len(more), (first, second))
+
+
+def _often(rows: _DistinctRows, fewest: int = 5) -> list[int]:
+    """Rows of so many copies or more that columns do not explain.
+
+    A column that were independent of the others would have its value in a row as often among the
+    rows that agree with it on all other columns as it has anywhere.
+    """
+    both = rows.counts.sum(0)
+    total, expected = sum(rows.sizes), np.zeros(len(both))
+    for j in rows.key if len(rows.key) > 1 else ():
+        rest, column = rows.rest(j), rows.codes[j]
+        like_it = np.bincount(rest, both)[rest] - both
+        share = (np.bincount(column, both)[column] - both) / np.maximum(1, total - both)
+        expected = np.maximum(expected, like_it * share / np.maximum(1 - share, 1 / total))
+    return [k for k in np.flatnonzero(both >= fewest).tolist()
+            if poisson_tail(int(both[k]), float(expected[k])) <= RARE / len(both)]  # fmt: skip
 
 
 def _clearly_other(shares: np.ndarray, sizes: tuple[int, int], among: int) -> bool:
@@ -470,8 +483,13 @@ def equal_pairs_by_columns(rows: ComparedRows) -> float:
 
 
 def _equal_by_key(
-    key: list[int], columns: list[ColumnValues], codes: list[np.ndarray], counts: Tensor
+    key: list[int],
+    columns: list[ColumnValues],
+    codes: list[np.ndarray],
+    counts: Tensor,
+    most_equal: float = 0.9,
 ) -> list[float]:
+    """The same by one key. If hardly any pairs of a column differ, many equal ones follow."""
     weights = counts.sum(0).double().numpy()
     sizes = counts.sum(1)
     shares = (sizes / sizes.sum()).square().tolist()
@@ -484,7 +502,7 @@ def _equal_by_key(
                 _chance_of_equal(columns[j], codes[j], weights, chosen)
                 for chosen in (slice(None), (counts[side] > 0).numpy())
             )
-            chance = min(chance, MOST_EQUAL)
+            chance = min(chance, most_equal)
             expected = unequal * chance / (1 - chance) * shares[side]
             found[side] = max(found[side], expected)
     return found
@@ -545,3 +563,28 @@ def _numbered(values: ColumnValues) -> np.ndarray:
 
 def _numbered_pairs(one: np.ndarray, two: np.ndarray) -> np.ndarray:
     return np.unique(one * (int(two.max()) + 1) + two, return_inverse=True)[1].reshape(-1)
+
+
+class CountedOnce(NamedTuple):
+    """Two tables without rows that repeat others, how many were left out, and how many there were.
+
+    Kinds and scales of columns are of the rows that count: a key has each value once. `shared` are
+    rows that both tables have, beyond coincidence.
+    """
+
+    read: Sources
+    repeated: tuple[int, int]
+    sizes: tuple[int, int]
+    shared: SharedRows | None
+
+
+def read_once(sources: Sequence[Any], reading: Reading, strict: bool = False) -> CountedOnce:
+    """Read two tables, in which rows that repeat others beyond coincidence count once."""
+    read = read_sources(sources, reading, strict)
+    sizes = len(read.tables[0]), len(read.tables[1])
+    rows = ComparedRows.of(read)
+    again = repeats_beyond_coincidence(rows).split(sizes)
+    repeated = int(again[0].sum()), int(again[1].sum())
+    if any(repeated):
+        read = read_sources(sources, reading, strict, without=again)
+    return CountedOnce(read, repeated, sizes, shared_rows(rows))

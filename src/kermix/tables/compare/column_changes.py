@@ -42,7 +42,6 @@ __all__ = [
 ]
 
 UNKNOWN = "(unknown)"
-DIGITS, MOST_DIGITS = 4, 13  # of numbers in words: usually, and to tell two of them apart
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class ColumnValues:
     names: tuple[str, ...] = ()
     column: NumberColumn | None = None
 
-    def shown(self, number: float, digits: int = DIGITS) -> str:
+    def shown(self, number: float, digits: int = 4) -> str:
         """A number or time as text."""
         if not np.isfinite(number):
             return "missing"
@@ -75,10 +74,10 @@ class ColumnValues:
             return self.column.shown_time(number)
         return number_text(number + self.column.origin, digits)
 
-    def shown_apart(self, numbers: Sequence[float]) -> list[str]:
+    def shown_apart(self, numbers: Sequence[float], fewest: int = 4, most: int = 13) -> list[str]:
         """Numbers as text, with as many digits as tell those apart that differ."""
         texts: list[str] = []
-        for digits in range(DIGITS, MOST_DIGITS + 1):
+        for digits in range(fewest, most + 1):
             texts = [self.shown(float(number), digits) for number in numbers]
             if len({*texts}) == len({*map(float, numbers)}):
                 break
@@ -178,7 +177,7 @@ class ComparedRows:
         return ColumnValues(name, column.kind, numbers, column=column)
 
 
-def number_text(number: float, digits: int = DIGITS) -> str:
+def number_text(number: float, digits: int = 4) -> str:
     """A number to so many digits, without an exponent where that is short.
 
     Example:
@@ -199,9 +198,7 @@ def sides_of(values: Sequence | np.ndarray, n: int) -> tuple[np.ndarray, np.ndar
 
 
 # Reasoned, no record.
-COMMON = 0.1  # a value of so many rows is spoken of by itself
 CLEAR = 2.0  # standard deviations
-FEWEST_FOR_A_SPREAD = 4  # rows of a side
 MIDDLES: dict[str, Callable[[np.ndarray], float]] = {
     "median": np.median,
     "mean": np.mean,
@@ -210,10 +207,8 @@ MIDDLES: dict[str, Callable[[np.ndarray], float]] = {
 }
 PARTS = {"middle half": (0.25, 0.75), "middle nine tenths": (0.05, 0.95)}
 GROUPS, OF_A_PAIR = 20, 8  # of a column alone, and of each of two together: convention
-NAMED = 3  # new values, and values that are gone, that are spoken of by name
+NAMED = 3  # columns, and values that are new or gone, that are spoken of by name: convention
 CHANCE = 0.05  # share of the values called new or gone that may be so by chance
-LARGE = 50  # rows of a value, of which the share alone can tell that it was renamed
-ALIKE = 0.6  # names, by difflib, whose own measure of a close match this is
 MISSING = "(missing)"
 
 
@@ -263,42 +258,90 @@ def change_of_counts(names: Sequence[str], a: np.ndarray, b: np.ndarray) -> Chan
         >>> change_of_counts(["A", "B", "H"], np.array([60, 40, 0]), np.array([59, 40, 1]))
         Change(short='more H', told='0 -> 1 row')
     """
-    given = names
-    names = ["gaps" if name == MISSING else _quoted(name) for name in names]
-    sizes = max(1, int(a.sum())), max(1, int(b.sum()))
-    shares = a / sizes[0], b / sizes[1]
+    counts = _ValueCounts.of(names, a, b)
     new, gone = new_and_gone(a, b)
-    both = np.flatnonzero((a > 0) & (b > 0))
-    at = _moved(a[both], b[both], [s[both] for s in shares])
-    moved = None if at is None else _change_of_share(names, *shares, int(both[at]))
     if not len(new) + len(gone):
-        k, found = _most_moved(*shares), _share(names, *shares)
-        # Of a value that may be absent by chance, rows: 0 % would say more.
-        if min(a[k], b[k]) == 0 and max(a[k], b[k]) > 0:
-            return Change(found.short, f"{a[k]} -> {b[k]} row{'' if b[k] == 1 else 's'}")
-        return found
-    named = [k for k in (*new, *gone) if names[k] != "gaps"]
-    renamed = _renamed(given, a, b, named, others_moved=moved is not None)
-    left = [[k for k in some if all(k not in pair for pair in renamed)] for some in (new, gone)]
-    words = [f"{names[v]} probably renamed {names[w]}" for v, w in renamed[:NAMED]]
-    words += [f"{len(renamed) - NAMED} more renamed"] * (len(renamed) > NAMED)
-    spoken = [(names[k], [k]) for pair in renamed[:NAMED] for k in pair]
-    for word, some in zip(("new", "no more"), left, strict=True):
-        if not some:
-            continue
-        first, rest = (some, []) if len(some) <= NAMED + 1 else (some[:NAMED], some[NAMED:])
-        texts = [names[k] for k in first] + [f"{len(rest)} others"] * (len(rest) > 0)
-        words.append(f"{word} {_listed(texts)}")
-        spoken += [(names[k], [k]) for k in first]
-        spoken += [(f"{len(rest)} others", rest)] * (len(rest) > 0)
-    changes = [
-        (f"{name} " if len(spoken) > 1 else "") + " -> ".join(_percent(s[k].sum()) for s in shares)
-        for name, k in spoken
-    ]
-    if len(both) == 1 and len(spoken) > 1:  # all that is left, or was there before
-        moved = _share([names[k] for k in both], *(s[both] for s in shares))
+        return counts.most_moved()
+    moved = counts.clearly_moved()
+    renamed = _renamed(names, counts, (*new, *gone), others_moved=moved is not None)
+    words, spoken = counts.spoken(new, gone, renamed)
+    if len(counts.both) == 1 and len(spoken) > 1:  # all that is left, or was there before
+        moved = counts.change_of(int(counts.both[0]))
     more = "" if moved is None else f"; {moved.short}, {moved.told}"
-    return Change(", ".join(words), ", ".join(changes) + more)
+    return Change(", ".join(words), counts.changes(spoken) + more)
+
+
+Spoken = list[tuple[str, Sequence[int]]]
+
+
+class _ValueCounts(NamedTuple):
+    """How often both samples have the values of a category, named as people read them."""
+
+    names: list[str]
+    a: np.ndarray
+    b: np.ndarray
+    shares: tuple[np.ndarray, np.ndarray]
+
+    @classmethod
+    def of(cls, names: Sequence[str], a: np.ndarray, b: np.ndarray) -> "_ValueCounts":
+        shares = a / max(1, int(a.sum())), b / max(1, int(b.sum()))
+        return cls(["gaps" if name == MISSING else _quoted(name) for name in names], a, b, shares)
+
+    @property
+    def both(self) -> np.ndarray:
+        """Values that both samples have."""
+        return np.flatnonzero((self.a > 0) & (self.b > 0))
+
+    def change_of(self, k: int) -> Change:
+        """The change of one value."""
+        return _change_of_share(self.names, *self.shares, k)
+
+    def most_moved(self) -> Change:
+        """The change of the value that moved most."""
+        k = _most_moved(*self.shares)
+        a, b = self.a[k], self.b[k]
+        # Of a value that may be absent by chance, rows: 0 % would say more.
+        if min(a, b) == 0 and max(a, b) > 0:
+            return Change(self.change_of(k).short, f"{a} -> {b} row{'' if b == 1 else 's'}")
+        return self.change_of(k)
+
+    def clearly_moved(self) -> Change | None:
+        """The change of the value of both whose share clearly changed most, if any did."""
+        both = self.both
+        at = _moved(self.a[both], self.b[both], [share[both] for share in self.shares])
+        return None if at is None else self.change_of(int(both[at]))
+
+    def spoken(
+        self, new: np.ndarray, gone: np.ndarray, renamed: Sequence[tuple[int, int]]
+    ) -> tuple[list[str], Spoken]:
+        """What is said of new, gone and renamed values, and the values whose shares are given."""
+        words = [f"{self.names[v]} probably renamed {self.names[w]}" for v, w in renamed[:NAMED]]
+        words += [f"{len(renamed) - NAMED} more renamed"] * (len(renamed) > NAMED)
+        spoken: Spoken = [(self.names[k], [k]) for pair in renamed[:NAMED] for k in pair]
+        known = {k for pair in renamed for k in pair}
+        for word, values in (("new", new), ("no more", gone)):
+            left = [k for k in values if k not in known]
+            if not left:
+                continue
+            those = self._first(left)
+            words.append(f"{word} {_listed([name for name, _ in those])}")
+            spoken += those
+        return words, spoken
+
+    def _first(self, values: Sequence[int]) -> Spoken:
+        """The first values by name, the rest together."""
+        shown = len(values) if len(values) <= NAMED + 1 else NAMED
+        found: Spoken = [(self.names[k], [k]) for k in values[:shown]]
+        rest = values[shown:]
+        return [*found, (f"{len(rest)} others", rest)] if rest else found
+
+    def changes(self, spoken: Spoken) -> str:
+        """The shares before and after of values, together where several are one word."""
+        named = len(spoken) > 1
+        return ", ".join(
+            f"{name} " * named + " -> ".join(_percent(s[k].sum()) for s in self.shares)
+            for name, k in spoken
+        )
 
 
 def values_of_one(values: ColumnValues, n: int) -> Change | None:
@@ -393,52 +436,84 @@ def variation(groups: np.ndarray, n: int) -> float:
 
 def _of_numbers(values: ColumnValues, a: np.ndarray, b: np.ndarray) -> tuple[float, Change]:
     """How clear the change is, in standard deviations, and what it is."""
-    both = np.concatenate([a, b])
-    distinct, index = np.unique(both, return_inverse=True)
-    unit = math.sqrt(1 / len(a) + 1 / len(b))
+    distinct, index = np.unique(np.concatenate([a, b]), return_inverse=True)
     if len(distinct) == 1:
         return 0.0, Change("the same", f"always {values.shown(float(distinct[0]))}")
-    ranks = _middle_ranks(both)
+    moves = _Moves.of(a, b)
     if len(distinct) <= FEW_VALUES:
         shares = [np.bincount(side, minlength=len(distinct)) / len(side)
                   for side in sides_of(index, len(a))]  # fmt: skip
-        spread = ranks.std()
-        clear = abs(ranks[: len(a)].mean() - ranks[len(a) :].mean()) / max(spread * unit, 1e-12)
-        return clear, _share(values.shown_apart(distinct.tolist()), *shares)
-    # Far from the middle of its own side: a shift alone leaves that as it was.
-    far = _middle_ranks(np.concatenate([np.abs(side - np.median(side)) for side in (a, b)]))
-    place, spread = (
-        (part[len(a) :].mean() - part[: len(a)].mean()) / max(part.std() * unit, 1e-12)
-        for part in (ranks, far)
+        return abs(moves.place), _share(values.shown_apart(distinct.tolist()), *shares)
+    return (
+        _atom_change(values, a, b)
+        or _spread_change(values, a, b, moves)
+        or _place_change(values, a, b, moves)
     )
-    if min(len(a), len(b)) < FEWEST_FOR_A_SPREAD:
-        spread = 0.0
-    of_atom = _atom_change(values, a, b)
-    if of_atom is not None:
-        return of_atom
-    if abs(spread) > max(abs(place), CLEAR) and values.kind != "time":
-        word = "more spread" if spread > 0 else "less spread"
-        for what, quantiles in PARTS.items():
-            ends = [np.quantile(side, quantiles) for side in (a, b)]
-            texts = values.shown_apart([float(end) for pair in ends for end in pair])
-            wide = [f"{low} to {high}" for low, high in (texts[:2], texts[2:])]
-            grew = np.diff(ends[1])[0] - np.diff(ends[0])[0]
-            if wide[0] != wide[1] and grew * spread > 0:  # what is shown agrees with the word
-                return abs(spread), Change(word, f"{what} {wide[0]} -> {wide[1]}")
-    words = ("later", "earlier") if values.kind == "time" else ("higher", "lower")
+
+
+class _Moves(NamedTuple):
+    """By how many standard deviations numbers moved, by their ranks among both samples.
+
+    Attributes:
+        place: How much higher the second sample is.
+        spread: How much further from the middle of its own side it is: a shift alone leaves that
+            as it was.
+        above: How often a number of the second is above one of the first, ties halved.
+    """
+
+    place: float
+    spread: float
+    above: float
+
+    @classmethod
+    def of(cls, a: np.ndarray, b: np.ndarray, fewest_for_a_spread: int = 4) -> "_Moves":
+        unit = math.sqrt(1 / len(a) + 1 / len(b))
+        ranks = _middle_ranks(np.concatenate([a, b]))
+        far = _middle_ranks(np.concatenate([np.abs(side - np.median(side)) for side in (a, b)]))
+        place, spread = (
+            float((part[len(a) :].mean() - part[: len(a)].mean()) / max(part.std() * unit, 1e-12))
+            for part in (ranks, far)
+        )
+        if min(len(a), len(b)) < fewest_for_a_spread:
+            spread = 0.0
+        second = ranks[len(a) :].mean()  # among both, half of its own included
+        return cls(place, spread, 0.5 + (second - 0.5) * (len(a) + len(b)) / len(a))
+
+
+def _spread_change(
+    values: ColumnValues, a: np.ndarray, b: np.ndarray, moves: _Moves
+) -> tuple[float, Change] | None:
+    """That numbers are further apart or nearer to each other, if that is the clearest change."""
+    spread = moves.spread
+    if abs(spread) <= max(abs(moves.place), CLEAR) or values.kind == "time":
+        return None
+    word = "more spread" if spread > 0 else "less spread"
+    for what, quantiles in PARTS.items():
+        ends = [np.quantile(side, quantiles) for side in (a, b)]
+        texts = values.shown_apart(np.concatenate(ends).tolist())
+        wide = [f"{low} to {high}" for low, high in (texts[:2], texts[2:])]
+        grew = np.diff(ends[1])[0] - np.diff(ends[0])[0]
+        if wide[0] != wide[1] and grew * spread > 0:  # what is shown agrees with the word
+            return abs(spread), Change(word, f"{what} {wide[0]} -> {wide[1]}")
+    return None
+
+
+def _place_change(
+    values: ColumnValues, a: np.ndarray, b: np.ndarray, moves: _Moves
+) -> tuple[float, Change]:
+    """Whether numbers are higher or lower."""
+    place = moves.place
     if abs(place) < CLEAR:
         same = np.array_equal(np.sort(a), np.sort(b))
         told = next(_middles(values, a, b))[1]
         return abs(place), Change("the same" if same else "another shape", told)
+    words = ("later", "earlier") if values.kind == "time" else ("higher", "lower")
     word = words[0 if place > 0 else 1]
     for grew, told in _middles(values, a, b):
         if grew * place > 0:  # what is shown agrees with the word
             return abs(place), Change(word, told)
-    second = ranks[len(a) :].mean()  # among both, half of its own included
-    share = 0.5 + (second - 0.5) * len(both) / len(a)
-    return abs(place), Change(
-        f"mostly {word}", f"in {_percent(max(share, 1 - share))} of pairs of rows"
-    )
+    share = _percent(max(moves.above, 1 - moves.above))
+    return abs(place), Change(f"mostly {word}", f"in {share} of pairs of rows")
 
 
 def _middles(values: ColumnValues, a: np.ndarray, b: np.ndarray) -> Iterator[tuple[float, str]]:
@@ -452,12 +527,12 @@ def _middles(values: ColumnValues, a: np.ndarray, b: np.ndarray) -> Iterator[tup
 
 
 def _atom_change(
-    values: ColumnValues, a: np.ndarray, b: np.ndarray
+    values: ColumnValues, a: np.ndarray, b: np.ndarray, common_from: float = 0.1
 ) -> tuple[float, Change] | None:
     """The share of the commonest value, if it changed more clearly than the other values did."""
     distinct, counts = np.unique(np.concatenate([a, b]), return_counts=True)
     atom = distinct[np.argmax(counts)]
-    if counts.max() < COMMON * counts.sum():
+    if counts.max() < common_from * counts.sum():
         return None
     shares = [float((side == atom).mean()) for side in (a, b)]
     clear = share_change(shares, (len(a), len(b)))
@@ -512,30 +587,44 @@ def _moved(a: np.ndarray, b: np.ndarray, shares: Sequence[np.ndarray]) -> int | 
 
 
 def _renamed(
-    names: Sequence[str],
-    a: np.ndarray,
-    b: np.ndarray,
-    changed: Sequence[int],
-    others_moved: bool,
+    names: Sequence[str], counts: _ValueCounts, changed: Sequence[int], others_moved: bool
 ) -> list[tuple[int, int]]:
     """Values that are gone, each with the new one that has its share of the rows.
 
     No other may have that share, and the rest must be as it was; or their names are alike.
     """
+    a, b = counts.a, counts.b
     sizes = int(a.sum()), int(b.sum())
-    gone, new = [k for k in changed if a[k]], [k for k in changed if b[k]]
-    same = [(v, w) for v in gone for w in new
-            if share_change((a[v] / sizes[0], b[w] / sizes[1]), sizes) < CLEAR]  # fmt: skip
-    found: list[tuple[int, int]] = []
-    by_name = sorted(((_likeness(names[v], names[w]), v, w) for v, w in same), key=lambda s: -s[0])
-    for likeness, v, w in by_name:
-        if likeness >= ALIKE and not any(v == x or w == y for x, y in found):
-            found.append((v, w))
-    for v, w in same:
-        alone = sum(v == x or w == y for x, y in same) == 1
-        if alone and (v, w) not in found and min(a[v], b[w]) >= LARGE and not others_moved:
-            found.append((v, w))
+    known = [k for k in changed if counts.names[k] != "gaps"]
+    same = [(v, w) for v in known for w in known
+            if a[v] and b[w] and share_change((a[v] / sizes[0], b[w] / sizes[1]), sizes) < CLEAR
+            ]  # fmt: skip
+    found = _alike_by_name(names, same)
+    if not others_moved:
+        found += [pair for pair in _alone_in_share(same, a, b) if pair not in found]
     return sorted(found, key=lambda pair: -a[pair[0]])
+
+
+def _alike_by_name(
+    names: Sequence[str], pairs: Sequence[tuple[int, int]], likeness: float = 0.6
+) -> list[tuple[int, int]]:
+    """Pairs with names that difflib takes for a close match, each value in one: the best first."""
+    found: list[tuple[int, int]] = []
+    for alike, v, w in sorted(((_likeness(names[v], names[w]), v, w) for v, w in pairs),
+                              key=lambda one: -one[0]):  # fmt: skip
+        if alike >= likeness and not any(v == x or w == y for x, y in found):
+            found.append((v, w))
+    return found
+
+
+def _alone_in_share(
+    pairs: Sequence[tuple[int, int]], a: np.ndarray, b: np.ndarray, fewest: int = 50
+) -> Iterator[tuple[int, int]]:
+    """Pairs of many rows in which neither value is in another one: the share alone tells them."""
+    for v, w in pairs:
+        alone = sum(v == x or w == y for x, y in pairs) == 1
+        if alone and min(a[v], b[w]) >= fewest:
+            yield v, w
 
 
 def _likeness(one: str, two: str) -> float:

@@ -36,12 +36,6 @@ __all__ = [
     "typical_rows",
 ]
 
-TOP = 0.1  # share of a sample's rows, by their score
-GROUPS = 10
-HALF_A_ROW = 0.5
-OUTSIDE, FAR = 0.0025, 4.0  # share of a column's values at either end; what one adds
-UNIFORM_SPREAD = 12**0.5  # makes a uniform distribution one of variance 1
-
 
 @dataclass(frozen=True)
 class TypicalRows:
@@ -59,11 +53,16 @@ class TypicalRows:
 
 
 def typical_rows(
-    compared: ComparedRows, apart: ToldApart, count: int = 5, most_columns: int = 6
+    compared: ComparedRows,
+    apart: ToldApart,
+    count: int = 5,
+    most_columns: int = 6,
+    share: float = 0.1,
 ) -> tuple[TypicalRows, TypicalRows]:
     """Of each sample, rows that are nearest to the middle of those with its highest scores.
 
-    The scores are those of `tell_apart` for unseen rows; the middle is weighted by them.
+    The scores are those of `tell_apart` for unseen rows, of which the highest tenth counts; the
+    middle is weighted by them.
     """
     second = apart.chosen >= compared.n
     favours = _favours(compared, apart.chosen, second.numpy())
@@ -71,7 +70,7 @@ def typical_rows(
     for side, sign in ((~second, -1.0), (second, 1.0)):
         inside = side.nonzero()[:, 0]
         scores = sign * apart.scores[inside]
-        keep = scores.argsort(descending=True, stable=True)[: max(count, int(TOP * len(inside)))]
+        keep = scores.argsort(descending=True, stable=True)[: max(count, int(share * len(inside)))]
         top, weights = inside[keep], scores[keep] - scores[keep].min()
         weights = (weights + 1e-9) / (weights + 1e-9).sum()
         near = _nearest(compared, apart.chosen[top], weights, count)
@@ -90,20 +89,36 @@ def _shown(compared: ComparedRows, chosen: Tensor, names: Sequence[str]) -> Typi
     return TypicalRows(tuple((chosen - start).tolist()), tuple(names), cells)
 
 
-def _nearest(compared: ComparedRows, chosen: Tensor, weights: Tensor, count: int) -> Tensor:
-    """Which of some rows are nearest to their weighted middle; equal rows count once."""
+def _nearest(
+    compared: ComparedRows,
+    chosen: Tensor,
+    weights: Tensor,
+    count: int,
+    outside: float = 0.0025,
+    far: float = 4.0,
+) -> Tensor:
+    """Which of some rows are nearest to their weighted middle; equal rows count once.
+
+    Args:
+        compared: All rows.
+        chosen: Some of them.
+        weights: Of these.
+        count: How many are wanted.
+        outside: The share of a column's values at either end that are far out.
+        far: What such a value adds to the squared distance.
+    """
     rows = compared.pooled[chosen].double()
     distances = rows.new_zeros(len(rows))
     for place in compared.places:
         if place.numbers is not None:
             ordered = compared.pooled[:, place.numbers].double().sort().values
             column = rows[:, place.numbers].contiguous()
-            ends = ordered[[int(OUTSIDE * len(ordered)), -1 - int(OUTSIDE * len(ordered))]]
+            ends = ordered[[int(outside * len(ordered)), -1 - int(outside * len(ordered))]]
             below = torch.searchsorted(ordered, column).double()
-            ranks = UNIFORM_SPREAD * below / len(ordered)
+            ranks = 12**0.5 * below / len(ordered)  # of variance 1
             distances += (ranks - weights @ ranks).square()
             # Ranks do not tell how far out the outermost values are.
-            distances += FAR * ((column < ends[0]) | (column > ends[1]))
+            distances += far * ((column < ends[0]) | (column > ends[1]))
         if place.codes is not None:
             codes = rows[:, place.codes]
             shares = (codes[:, None] == codes).double() @ weights
@@ -113,15 +128,20 @@ def _nearest(compared: ComparedRows, chosen: Tensor, weights: Tensor, count: int
     return order[torch.from_numpy(np.sort(first))[:count]]
 
 
-def _favours(compared: ComparedRows, chosen: Tensor, second: np.ndarray) -> np.ndarray:  # (N, C)
-    """For each row and column, the logarithm of how much more often the second has such values."""
+def _favours(
+    compared: ComparedRows, chosen: Tensor, second: np.ndarray, groups: int = 10, more: float = 0.5
+) -> np.ndarray:  # (N, C)
+    """For each row and column, the logarithm of how much more often the second has such values.
+
+    Values are in groups, each with half a row more than there are.
+    """
     found = []
     order = np.argsort(second, kind="stable")
     n = int((~second).sum())
     for name in compared.names:
-        group, count = groups_of(compared.column(name, chosen), GROUPS)
+        group, count = groups_of(compared.column(name, chosen), groups)
         a, b = (
-            (np.bincount(g, minlength=count) + HALF_A_ROW) / (len(g) + HALF_A_ROW * count)
+            (np.bincount(g, minlength=count) + more) / (len(g) + more * count)
             for g in sides_of(group[order], n)
         )
         found.append(np.log(b / a)[group])
@@ -246,10 +266,6 @@ def _edges(places: np.ndarray) -> np.ndarray:
     return np.append(places - half, places[-1] + half)
 
 
-MOST_COLUMNS = 40
-DRAWN_ROWS = 50_000  # of a side
-
-
 def comparison_report(result: Comparison, costs: bool = True) -> Page:
     """The page: the verdict, columns, pairs, typical rows, and below a fold every cost.
 
@@ -297,16 +313,16 @@ def _color(verdict: Verdict) -> str:
     return "bad" if verdict.different else "good"
 
 
-def _where(result: Comparison, rows: ComparedRows) -> dict[str, Any]:
+def _where(result: Comparison, rows: ComparedRows, most_columns: int = 40) -> dict[str, Any]:
     verdict, apart = result.verdict, result.judgement.apart
     drawn, n = _drawn(rows)
     found: dict[str, Any] = {
         "columns": [
             Card(c.column, column_chart(rows.column(c.column, drawn), n),
                  _column_line(c, verdict), dim=c.pvalue > verdict.level)
-            for c in verdict.columns[:MOST_COLUMNS]
+            for c in verdict.columns[:most_columns]
         ],
-        "more": len(verdict.columns[MOST_COLUMNS:]),
+        "more": len(verdict.columns[most_columns:]),
         "pairs": [
             Card(f"{a} with {b}",
                  pair_chart(rows.column(a, drawn), rows.column(b, drawn), n), line)
@@ -347,10 +363,10 @@ def _typical(found: TypicalRows, numbered: bool) -> tuple[list[str], list[list[s
     )
 
 
-def _drawn(rows: ComparedRows) -> tuple[torch.Tensor, int]:
+def _drawn(rows: ComparedRows, most: int = 50_000) -> tuple[torch.Tensor, int]:
     """At most so many rows of each side, evenly spaced, and how many are of the first."""
     sides = [
-        np.linspace(start, stop - 1, min(DRAWN_ROWS, stop - start)).round().astype(np.int64)
+        np.linspace(start, stop - 1, min(most, stop - start)).round().astype(np.int64)
         for start, stop in ((0, rows.n), (rows.n, len(rows.pooled)))
     ]
     return torch.from_numpy(np.concatenate(sides)), len(sides[0])

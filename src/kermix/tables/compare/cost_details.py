@@ -55,10 +55,7 @@ __all__ = ["DetailsTask", "MatrixStatistics", "standardized"]
 
 # Reasoned, no record; groups and splits: on other seeds than results/bench/errorbars-cpu2.json.
 PAIRS_UP_TO = 1000  # rows of a side; matrices of them are decomposed
-FEW_ROWS, LARGE_GROUPS = 500, 10
-SPLITS = 10  # into halves
 MEANS_UP_TO = 4000  # rows of a side whose pairs are summed over
-STANDARDIZE_BEYOND = 10.0
 
 
 @dataclass(frozen=True)
@@ -159,18 +156,20 @@ def _measures(
     labels = _exchanged(x, y, exchanges(jackknife_groups) if jackknife_groups else 0, generator)
     measures = mean_measures(x, y, grid, labels, jackknife_groups > 0, layout)
     x, y = x[:PAIRS_UP_TO], y[:PAIRS_UP_TO]
-    # Costs of many rows take long.
-    count = (
-        min(jackknife_groups, LARGE_GROUPS) if min(len(x), len(y)) > FEW_ROWS else jackknife_groups
-    )
+    count, splits = _parts(jackknife_groups, min(len(x), len(y)))
     left = groups(len(x), len(y), count, generator)
-    split = halves(len(x), len(y), min(count, SPLITS) if len(left) else 0, generator)
+    split = halves(len(x), len(y), splits if len(left) else 0, generator)
     # Costs of many rows take long, and differ little from one exchange to the next.
     few = 2 if len(x) + len(y) > PAIRS_UP_TO else exchanges(jackknife_groups)
     labels = _exchanged(x, y, few if jackknife_groups else 0, generator)
     for v in grid:
         measures += _dense_measures(x, y, v, ridge, left, split, labels, layout)
     return measures
+
+
+def _parts(asked: int, rows: int, few_rows: int = 500, most: int = 10) -> tuple[int, int]:
+    """How many groups are left out, and splits into halves: costs of many rows take long."""
+    return min(asked, most) if rows > few_rows else asked, min(asked, most)
 
 
 def _exchanged(x: Tensor, y: Tensor, count: int, generator: torch.Generator) -> Tensor:
@@ -216,14 +215,14 @@ def _shuffled(points: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def standardized(
-    pooled: Tensor, asked: bool | Literal["auto"], notes: list[str]
+    pooled: Tensor, asked: bool | Literal["auto"], notes: list[str], beyond: float = 10.0
 ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
     """Rows divided by the spread of their columns, if asked, and by what; a note says so."""
     # Sums of sorted columns do not depend, not even by rounding, on the order of rows.
     spread, centre = torch.std_mean(pooled.sort(0).values, 0)
     positive = spread[spread > 0]
     if asked == "auto":
-        asked = len(positive) > 0 and bool(positive.max() > STANDARDIZE_BEYOND * positive.min())
+        asked = len(positive) > 0 and bool(positive.max() > beyond * positive.min())
     if not asked:
         return pooled, None
     spread = torch.where(spread > 0, spread, 1.0)

@@ -1,9 +1,12 @@
 """What a comparison found: a verdict, and on demand every measure; it prints and becomes JSON."""
 
+import textwrap
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from html import escape
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,7 +22,7 @@ from kermix.two_sample.cost_statistics import bures_witness
 from kermix.two_sample.cost_test import TwoSampleResult
 from kermix.two_sample.error_bars import Measure
 
-__all__ = ["TITLES", "Comparison", "Details", "Known", "aligned"]
+__all__ = ["TITLES", "AnswerFirst", "Comparison", "Details", "Known", "Shown", "aligned"]
 
 TITLES = {
     "svd": "SVD cost",
@@ -33,7 +36,49 @@ TITLES = {
 }
 MEASURE_HEADS = ("measure", "variance", "value", "in [0, 1]", "+-", "if same", "p")
 COLUMN_HEADS = ("column", "p, corrected", "what changed")
-SHOWN_COLUMNS = 10
+
+
+class Shown(NamedTuple):
+    """What is shown of a result at once: the answer, a table, and where the rest is."""
+
+    answer: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    rest: str = "All of it: .summary()"
+
+
+class AnswerFirst(ABC):
+    """A result whose text begins with the answer.
+
+    A prompt shows as much of it as fits a screen, and a notebook the same with a table.
+    """
+
+    @abstractmethod
+    def shown(self) -> Shown:
+        """What is shown at once."""
+
+    def summary(self) -> str:
+        """All of the text, the answer first; `print` shows it."""
+        return str(self)
+
+    def __repr__(self) -> str:
+        shown = self.shown()
+        lines = textwrap.wrap(shown.answer, 100)
+        if shown.rows:
+            lines += ["", *aligned((shown.heads, *shown.rows[:12]))]
+        return "\n".join([*lines, "", shown.rest])
+
+    def _repr_html_(self) -> str:
+        shown = self.shown()
+        lines = [f"<p><strong>{escape(shown.answer)}</strong></p>"]
+        if shown.rows:
+            lines += ["<table>", _html_row("th", shown.heads)]
+            lines += [*(_html_row("td", row) for row in shown.rows[:12]), "</table>"]
+        return "\n".join([*lines, f"<p>{escape(shown.rest)}</p>"])
+
+
+def _html_row(tag: str, cells: Sequence[str]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
 
 
 @dataclass(frozen=True)
@@ -73,7 +118,7 @@ class Known:
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison:
+class Comparison(AnswerFirst):
     """The result of `compare`. It prints as its verdict and the columns that differ.
 
     The verdict, and every cost with its error bar and p-value (`measures`, `tests`,
@@ -112,6 +157,16 @@ class Comparison:
     def verdict(self) -> Verdict:
         """Whether the sets differ, by how much, and where."""
         return self.judgement.verdict
+
+    @property
+    def pvalue(self) -> float | None:
+        """That of the verdict."""
+        return self.verdict.pvalue if self.has_verdict else None
+
+    @property
+    def different(self) -> bool | None:
+        """Whether the sets differ; None: no verdict, or copies may be all that differs."""
+        return self.verdict.different if self.has_verdict else None
 
     @property
     def has_verdict(self) -> bool:
@@ -154,13 +209,18 @@ class Comparison:
         lines = [self.verdict.sentence()]
         if self.compared is None:
             return "\n".join([*lines, "", self.details()])
-        if rows := self.column_rows(SHOWN_COLUMNS):
+        if rows := self.column_rows(10):
             lines += ["", *aligned((COLUMN_HEADS, *rows))]
             more = len(self.verdict.columns) - len(rows)
             lines += [f"... and {counted(more, 'more column')}, in .verdict.columns"] * (more > 0)
         return "\n".join([*lines, "", *self.reading_notes, "Every cost: .details()"])
 
-    __repr__ = __str__
+    def shown(self) -> Shown:
+        """The verdict and the columns that differ most; without rows, or a verdict, the costs."""
+        answer = self.verdict.sentence() if self.has_verdict else "Costs, without a verdict."
+        if self.compared is None or not self.has_verdict:
+            return Shown(answer, MEASURE_HEADS, self.rows())
+        return Shown(answer, COLUMN_HEADS, self.column_rows(10))
 
     def column_rows(self, most: int | None = None) -> list[list[str]]:
         """Columns by themselves, the most different first: name, corrected p, what changed."""

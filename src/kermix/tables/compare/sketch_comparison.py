@@ -10,18 +10,14 @@ import torch
 
 from kermix.costs.functions import matrix_cost, scalar_cost, svd_cost, vector_cost
 from kermix.costs.moments import fidelity
-from kermix.errors import OptionError, SketchError
+from kermix.errors import SketchError
 from kermix.sketches.sketch import Sketch, check_comparable
 from kermix.tables.compare.result import TITLES, Comparison, Details, Known
 from kermix.tables.compare.verdict import judge_sketches
 from kermix.two_sample.error_bars import Measure
 from kermix.two_sample.mean_test import mean_test
 
-__all__ = ["Drift", "DriftStep", "compare_sketches", "drift", "is_sketch", "open_sketches"]
-
-SUFFIX = ".sketch"
-# Reasoned, no record.
-WIDEST = 0.1  # certificate, from end to end, that is shown whatever the difference is
+__all__ = ["Drift", "DriftStep", "compare_sketches", "drift", "open_sketches"]
 
 
 @dataclass(frozen=True)
@@ -61,22 +57,10 @@ class Drift:
         return asdict(self)
 
 
-def is_sketch(source: object) -> bool:
-    """Whether a source of data is a sketch, or the name of a file of one."""
-    if isinstance(source, str | Path):
-        return Path(source).suffix == SUFFIX
-    return isinstance(source, Sketch)
-
-
 def open_sketches(
     x: Any, y: Any, unnamed: tuple[str, str]
 ) -> tuple[tuple[str, str], tuple[Sketch, Sketch]]:
     """Two sketches with their names, those of their files if they come from files."""
-    if not (is_sketch(x) and is_sketch(y)):
-        raise OptionError(
-            "A sketch can only be compared with another sketch: sketch the other data set "
-            "first, with --landmarks-from (landmarks_from) this one."
-        )
     names = [Path(s).name if isinstance(s, str | Path) else k
              for s, k in zip((x, y), unnamed, strict=True)]  # fmt: skip
     opened = [Sketch.load(s) if isinstance(s, str | Path) else s for s in (x, y)]
@@ -84,10 +68,11 @@ def open_sketches(
 
 
 @torch.no_grad()
-def compare_sketches(x: Any, y: Any, level: float = 0.05) -> Comparison:
+def compare_sketches(x: Any, y: Any, level: float = 0.05, widest: float = 0.1) -> Comparison:
     """Sketches go to the costs as they are: they know their kernel and carry a certificate.
 
-    A cost whose certificate is wider than the difference that it shows is left out, with a note.
+    A cost whose certificate is wider than the difference that it shows, and than `widest` from end
+    to end, is left out, with a note.
     """
     names, (x, y) = open_sketches(x, y, ("x", "y"))
     measures, refused = [], []
@@ -102,7 +87,7 @@ def compare_sketches(x: Any, y: Any, level: float = 0.05) -> Comparison:
         normalized, info = cost(x, y, None, normalized=True, return_info=True)
         bound = getattr(info, "error_bound", None)
         error = None if bound is None else float(bound)
-        if error is not None and not 2 * error <= max(1 - float(normalized), WIDEST):
+        if error is not None and not 2 * error <= max(1 - float(normalized), widest):
             refused.append(
                 f"{TITLES[name]}: no number, because its certificate, +- {error:.2g}, is wider "
                 f"than the difference it shows, {max(0.0, 1 - float(normalized)):.2g}; the "
@@ -150,14 +135,7 @@ def drift(sketches: Sequence[Sketch], names: Sequence[str]) -> Drift:
         >>> [step.pvalue < 0.001 for step in drift(days, ["mon", "tue", "wed"]).to_first]
         [False, True]
     """
-    if len(sketches) < 2:
-        there = "is one" if sketches else "are none"
-        raise SketchError(f"A series needs at least two sketches, but there {there}.")
-    for name, sketch in zip(names[1:], sketches[1:], strict=True):
-        try:
-            check_comparable(sketches[0], sketch)
-        except SketchError as error:
-            raise SketchError(f"{names[0]} and {name}: {error}") from None
+    _check_series(sketches, names)
     first = [_step(s, sketches[0], names[0]) for s in sketches[1:]]
     previous = [
         _step(b, a, name) for a, b, name in zip(sketches, sketches[1:], names, strict=False)
@@ -180,6 +158,17 @@ def drift(sketches: Sequence[Sketch], names: Sequence[str]) -> Drift:
             *remarks,
         ),
     )
+
+
+def _check_series(sketches: Sequence[Sketch], names: Sequence[str]) -> None:
+    if len(sketches) < 2:
+        there = "is one" if sketches else "are none"
+        raise SketchError(f"A series needs at least two sketches, but there {there}.")
+    for name, sketch in zip(names[1:], sketches[1:], strict=True):
+        try:
+            check_comparable(sketches[0], sketch)
+        except SketchError as error:
+            raise SketchError(f"{names[0]} and {name}: {error}") from None
 
 
 def _step(sketch: Sketch, earlier: Sketch, name: str) -> tuple[DriftStep, str | None]:

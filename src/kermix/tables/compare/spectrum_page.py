@@ -18,9 +18,6 @@ from kermix.spectrum import Decomposition, decompose
 
 __all__ = ["TableSpectrum", "decompose_tables", "spectrum_report"]
 
-# Reasoned, no record.
-SHARE_OF_MEDIAN = 10  # finer than what two-sample tests need, to show detail
-
 
 class TableSpectrum(NamedTuple):
     """A decomposition, and what it is of.
@@ -70,7 +67,7 @@ def decompose_tables(
             )
         sets.append(values)
     if variance is None:
-        variance = float(choose_variance(torch.cat(sets), layout=layout)) / SHARE_OF_MEDIAN
+        variance = float(choose_variance(torch.cat(sets), layout=layout)) / 10  # to show detail
         notes.append(f"Variance {variance:.4g}: a tenth of the median heuristic.")
     kernel = mixed_kernel(sets[0], layout, variance)
     other = sets[1] if len(sets) > 1 else None

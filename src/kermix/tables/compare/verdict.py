@@ -15,13 +15,14 @@ from kermix.tables.compare.coincidence import (
     uncounted_copies,
 )
 from kermix.tables.compare.column_changes import (
+    NAMED,
     ComparedRows,
     change_of,
     difference_of,
     values_of_one,
 )
 from kermix.two_sample.aggregate import ColumnTest, aggregate_rows
-from kermix.two_sample.classifier_test import ToldApart, tell_apart
+from kermix.two_sample.classifier_test import CONFIDENCE, ToldApart, tell_apart
 from kermix.two_sample.mean_test import MeanTest
 from kermix.two_sample.permutation import own_generator
 
@@ -37,11 +38,10 @@ __all__ = [
     "judge_sketches",
 ]
 
-# Conventions: what is in the sentence, p-values whose digits do not matter, an AUC near chance.
-NAMED_COLUMNS, NAMED_PAIRS = 3, 1
+# Conventions: p-values whose digits do not matter, an AUC near chance.
 SMALL = 1e-6
 LITTLE = 0.6
-WIDE, SURELY = 1.96, 4.0  # standard errors: of an interval, and to say that an AUC is below chance
+SURELY = 4.0  # standard errors, to say that an AUC is below chance
 
 
 @dataclass(frozen=True)
@@ -275,17 +275,18 @@ class Verdict:
             return self._alone()
         if not self.columns:
             return ""
-        columns = self.different_columns[:NAMED_COLUMNS]
-        pairs = self.different_pairs[:NAMED_PAIRS]
+        columns, pairs = self.different_columns[:NAMED], self.different_pairs[:1]
         if not columns and not pairs:
             return self._nearest()
+        most = "Most different" if self.different else "Most different if they do"
         found = [f"{c.column} ({c.short})" for c in columns]
         found += [f"{p.columns[0]} with {p.columns[1]} together" for p in pairs]
-        named = {c.column for c in columns}.union(*(p.columns for p in pairs))
-        more = sum(c.column not in named for c in self.different_columns)
-        rest = "" if not more else f"; {more} more column{'s differ' if more > 1 else ' differs'}"
-        most = "Most different" if self.different else "Most different if they do"
+        rest = self._more_than({c.column for c in columns}.union(*(p.columns for p in pairs)))
         return f"{most}, from {self.names[0]} to {self.names[1]}: {_listed(found)}{rest}."
+
+    def _more_than(self, named: set[str]) -> str:
+        more = sum(c.column not in named for c in self.different_columns)
+        return "" if not more else f"; {more} more column{'s differ' if more > 1 else ' differs'}"
 
     def told_of(self, column: ColumnVerdict) -> str:
         """What changed in a column, as surely as the sets differ."""
@@ -305,16 +306,16 @@ class Verdict:
         alone = [f"{c.column} ({c.only})" for c in self.columns if c.only]
         if not alone or self.too_few():
             return ""
-        more = max(0, len(alone) - NAMED_COLUMNS)
+        more = max(0, len(alone) - NAMED)
         rest = "" if not more else f"; {more} more column{'s' * (more > 1)}"
-        return f"But only one of them has some values: {_listed(alone[:NAMED_COLUMNS])}{rest}."
+        return f"But only one of them has some values: {_listed(alone[:NAMED])}{rest}."
 
     @property
     def paired(self) -> bool:
         """Whether a classifier is so far below chance that rows of both sets belong together."""
         if self.effect is None or self.interval is None:
             return False
-        error = (self.interval[1] - self.interval[0]) / (2 * WIDE)
+        error = (self.interval[1] - self.interval[0]) / (2 * CONFIDENCE)
         return self.effect + SURELY * error < 0.5
 
     @property
@@ -364,10 +365,6 @@ def _listed(parts: Sequence[str]) -> str:
     if len(parts) < 3:
         return " and ".join(parts)
     return f"{', '.join(parts[:-1])}, and {parts[-1]}"
-
-
-# Reasoned, no record.
-MANY_COLUMNS = 300
 
 
 @dataclass(frozen=True)
@@ -435,8 +432,9 @@ class JudgementTask:
         )  # fmt: skip
         return Judgement(verdict, apart)
 
-    def _column(self, found: ColumnTest, pvalue: float) -> ColumnVerdict:
-        if pvalue > self.level and len(self.rows.names) > MANY_COLUMNS:
+    def _column(self, found: ColumnTest, pvalue: float, most: int = 300) -> ColumnVerdict:
+        """What changed in a column; of more than so many, only in those that differ."""
+        if pvalue > self.level and len(self.rows.names) > most:
             return ColumnVerdict(found.column, pvalue, "", "", "")
         values, n = self.rows.column(found.column), self.rows.n
         # A column that does not differ has no "new" value, but the number of its rows.

@@ -19,6 +19,7 @@ from kermix.data.schema.columns import family
 from kermix.data.sources import Source
 from kermix.errors import OptionError
 from kermix.tables.compare.compare import COUNTED_ONCE, check_level, compare
+from kermix.tables.compare.result import AnswerFirst, Shown, aligned
 from kermix.tables.compare.verdict import ColumnVerdict, Verdict
 from kermix.tables.drift.periods import Periods, read_periods, together, year_before
 from kermix.two_sample.aggregate import shift_found
@@ -89,8 +90,8 @@ class PeriodVerdict:
         return {True: "different", None: "may differ", False: "no difference"}[self.different]
 
 
-@dataclass(frozen=True)
-class PeriodDrift:
+@dataclass(frozen=True, repr=False)
+class PeriodDrift(AnswerFirst):
     """The result of `drift_over_time`. It prints as one sentence and a table.
 
     Attributes:
@@ -249,12 +250,20 @@ class PeriodDrift:
         return lines
 
     def __str__(self) -> str:
-        from kermix.tables.compare.result import aligned
-
         return "\n".join([self.sentence(), "", *aligned((PERIOD_HEADS, *self.table())), "",
                           *self.notes])  # fmt: skip
 
-    __repr__ = __str__
+    @property
+    def pvalue(self) -> float | None:
+        """The smallest of the periods, which are corrected for their number."""
+        return min((p.pvalue for p in self.periods if p.pvalue is not None), default=None)
+
+    def shown(self) -> Shown:
+        """The answer, and the periods that differ before the others."""
+        order = sorted(range(len(self.periods)), key=lambda k: self.periods[k].different is False)
+        lines, first = self.table(), len(self.references)
+        rows = [*lines[:first], *(lines[first + k] for k in order)]
+        return Shown(self.sentence(), PERIOD_HEADS, rows)
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON, the sentence first."""

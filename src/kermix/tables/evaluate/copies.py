@@ -1,26 +1,43 @@
-"""Memorizing: samples of a generator that are nearer to training rows than new rows ever are."""
+"""Memorizing: samples of a generator that are nearer to training rows than new rows ever are.
+
+In panels, tables whose rows are of entities at places, such as countries in years, rows of an
+entity are near to each other because of the entity, and each of its places has one row. So how
+near a new row is to others can only be told within its entity, and whatever its place.
+"""
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from kermix.checks import check_pair
+from kermix.data.schema.columns import NumberColumn
 from kermix.errors import OptionError
-from kermix.evaluation.neighbours import nearest
+from kermix.evaluation.sample_distances import nearest
 from kermix.tables.compare.coincidence import chance_of_equal_rows, poisson_tail
+from kermix.tables.compare.column_changes import ColumnValues, ComparedRows
 from kermix.two_sample.classifier_test import auc
+from kermix.two_sample.column_scores import ColumnPlace
 
-__all__ = ["FEWEST_HELD_OUT", "Memorizing", "Within", "memorizing"]
+__all__ = [
+    "FEWEST_HELD_OUT",
+    "Memorizing",
+    "Panel",
+    "RowsOfEntities",
+    "Within",
+    "looked_at",
+    "memorizing",
+    "panel_of",
+    "within_entities",
+]
 
 # Reasoned, no record.
 LEVELS = (0.0, 0.01, 0.05, 0.25)  # shares of new rows that may be nearer than such samples
-SHOWN = 20
-MOST_COMPARED = 5000  # training rows that are compared with the other ones
-EQUAL = 1e-9  # of a typical distance
-FEWEST_COPIED = 3  # training rows: one or two may be a value that stands for something missing
 OF_EQUALITY = 0.05  # share of the level: tails of this test are steep
 EXACT = 1e-6  # ratio below which a sample is a copy
 PAIRED = 2  # training rows that are near to each other are so both
@@ -28,7 +45,6 @@ FEWEST_HELD_OUT = 20  # of entities with training rows: one in twenty may be nea
 # Samples that are no copies are never distributed exactly as held-out rows are, so that many
 # of them prove small differences: at least so many times as many must be too near.
 TIMES = 2.0
-WIDE = 1.96  # standard errors of an interval of 95 percent
 
 
 class Within(NamedTuple):
@@ -145,54 +161,117 @@ def memorizing(
     if len(training) < 3:
         raise OptionError(f"training has {len(training)} rows; memorizing needs at least three.")
     columns = training if columns is None else columns
-    training, samples = training.double(), samples.double()
-    order = torch.randperm(len(training), generator=torch.Generator().manual_seed(0))
-    some = order[:MOST_COMPARED].to(training.device)
-    near, places = nearest(samples, training, 2)
-    others = nearest(training[some], training, 3)[0][:, 1:]  # the nearest is the row itself
-    new = others if held_out is None else nearest(held_out.double(), training, 2)[0]
-    tiny = EQUAL * float(new[:, 0].median().clamp(min=EQUAL * float(training.abs().max())))
-    equal, equal_new = near[:, 0] <= tiny, new[:, 0] <= tiny
+    every = _Nearness.of(training.double(), samples.double(), held_out)
     alike = PAIRED if held_out is None else 1
-    copies, of_real = float(equal.double().mean()), float(equal_new.double().mean())
-    p_exact = _beyond_coincidence(equal, equal_new, places[equal, 0], columns, alike, by_chance)
-    copied = equal & (p_exact < 0.05)
-    worst, at = torch.where(equal, 0.0, _ratios(near, tiny)), places[:, 0]
-    if held_out is None:
-        rows = _worst(worst, at, EXACT if p_exact < 0.05 else 0.0)
-        return Memorizing(copies, of_real, p_exact, None, None, None, p_exact, None, None, rows, 0)
-    if within is not None:
-        groups = within.entities
-        own, drawn, unseen = (r.double() for r in within.rows)
+    exact = _exact_copies(every, columns, alike, by_chance)
+    near = every if within is None else every.within(within)
+    if held_out is None or (within is not None and len(near.new) < FEWEST_HELD_OUT):
+        rows = _worst(exact.ratio, every.places[:, 0], EXACT if exact.pvalue < 0.05 else 0.0)
+        return Memorizing(exact.share, exact.of_real, exact.pvalue, None, None, None,
+                          exact.pvalue, None, None, rows, 0)  # fmt: skip
+    return _with_near_copies(every, exact, near)
+
+
+class _Nearness(NamedTuple):
+    """How near rows are to training rows, the nearest first.
+
+    Attributes:
+        near: Samples, (M, 2).
+        places: Their nearest training rows, (M, 2).
+        new: Held-out rows, (K, 2); without them, `others`.
+        others: Some training rows, to other ones, (S, 2).
+        some: Which training rows these are.
+        tiny: What is no distance.
+    """
+
+    near: Tensor
+    places: Tensor
+    new: Tensor
+    others: Tensor
+    some: Tensor
+    tiny: float
+
+    @classmethod
+    def of(
+        cls, training: Tensor, samples: Tensor, held_out: Tensor | None, most: int = 5000
+    ) -> "_Nearness":
+        """Of all columns; at most so many training rows are compared with the other ones."""
+        order = torch.randperm(len(training), generator=torch.Generator().manual_seed(0))
+        some = order[:most].to(training.device)
+        near, places = nearest(samples, training, 2)
+        others = nearest(training[some], training, 3)[0][:, 1:]  # the nearest is the row itself
+        new = others if held_out is None else nearest(held_out.double(), training, 2)[0]
+        typical = new[:, 0].median().clamp(min=1e-9 * float(training.abs().max()))
+        return cls(near, places, new, others, some, 1e-9 * float(typical))
+
+    def within(self, within: Within) -> "_Nearness":
+        """The same within entities, of rows of entities with enough training rows."""
+        own, drawn, unseen = (rows.double() for rows in within.rows)
+        groups, some = within.entities, self.some
         near, places = nearest(drawn, own, 2, groups[1], groups[0])
-        new, _ = nearest(unseen, own, 2, groups[2], groups[0])
+        new = nearest(unseen, own, 2, groups[2], groups[0])[0]
         others = nearest(own[some], own, 3, groups[0][some], groups[0])[0][:, 1:]
         new, others = (d[d[:, -1].isfinite()] for d in (new, others))
-    if len(new) < FEWEST_HELD_OUT and within is not None:
-        rows = _worst(worst, at, EXACT if p_exact < 0.05 else 0.0)
-        return Memorizing(copies, of_real, p_exact, None, None, None, p_exact, None, None, rows, 0)
-    ratio, ratio_new, ratio_others = (_ratios(d, tiny) for d in (near, new, others))
-    found = _too_near(ratio, ratio_new, 1)
-    among = _too_near(ratio, ratio_others, PAIRED)
+        return self._replace(near=near, places=places, new=new, others=others)
+
+
+class _Exact(NamedTuple):
+    """Exact copies: which samples are, their share, that of real rows, and the p-value of both."""
+
+    equal: Tensor
+    equal_new: Tensor
+    ratio: Tensor
+    pvalue: float
+
+    @property
+    def share(self) -> float:
+        return float(self.equal.double().mean())
+
+    @property
+    def of_real(self) -> float:
+        return float(self.equal_new.double().mean())
+
+    def excess(self) -> "_Excess":
+        """How many more samples are copies than real rows are."""
+        samples, real = ((int(equal.sum()), len(equal)) for equal in (self.equal, self.equal_new))
+        interval = _difference(*samples, *real)
+        return _Excess(self.pvalue, self.share - self.of_real, interval, EXACT)
+
+
+def _exact_copies(distances: _Nearness, columns: Tensor, alike: int, by_chance: float) -> _Exact:
+    equal, equal_new = (d[:, 0] <= distances.tiny for d in (distances.near, distances.new))
+    ratio = torch.where(equal, 0.0, _ratios(distances.near, distances.tiny))
+    copied = distances.places[equal, 0]
+    pvalue = _beyond_coincidence(equal, equal_new, copied, columns, alike, by_chance)
+    return _Exact(equal, equal_new, ratio, pvalue)
+
+
+def _with_near_copies(every: _Nearness, exact: _Exact, near: _Nearness) -> Memorizing:
+    """What is said where there are held-out rows: tests of both kinds of copies, and a share."""
+    ratio, of_new, of_others = (_ratios(d, every.tiny) for d in (near.near, near.new, near.others))
+    found, among = _too_near(ratio, of_new, 1), _too_near(ratio, of_others, PAIRED)
     p_near = min(1.0, max(found.pvalue, among.pvalue) * len(LEVELS))
     excess = found if found.share <= among.share or p_near < 0.05 else among
-    if p_exact < 0.05 and copies - of_real > excess.share:
-        low, high = _difference(int(equal.sum()), len(equal), int(equal_new.sum()), len(equal_new))
-        excess = _Excess(p_exact, copies - of_real, (low, high), EXACT)
-    if p_near >= 1 and p_exact >= 1:
+    if exact.pvalue < 0.05 and exact.share - exact.of_real > excess.share:
+        excess = exact.excess()
+    if p_near >= 1 and exact.pvalue >= 1:
         excess = _Excess(interval=(0.0, excess.interval[1]))
-    pvalue = min(1.0, p_near / (1 - OF_EQUALITY), p_exact / OF_EQUALITY)
-    limit = found.limit if p_near < 0.05 else EXACT if p_exact < 0.05 else 0.0
-    rows = _worst(torch.where(copied, 0.0, ratio), torch.where(copied, at, places[:, 0]), limit)
-    nearer, error = _nearer(near[:, 0], new[:, 0])
+    of_exact, of_near = min(1.0, exact.pvalue / OF_EQUALITY), min(1.0, p_near / (1 - OF_EQUALITY))
+    limit = found.limit if p_near < 0.05 else EXACT if exact.pvalue < 0.05 else 0.0
+    copied = exact.equal & (exact.pvalue < 0.05)
+    at = torch.where(copied, every.places[:, 0], near.places[:, 0])
+    rows = _worst(torch.where(copied, 0.0, ratio), at, limit)
+    nearer, error = _nearer(near.near[:, 0], near.new[:, 0])
     return Memorizing(
-        copies, of_real, min(1.0, p_exact / OF_EQUALITY), excess.share, excess.interval,
-        min(1.0, p_near / (1 - OF_EQUALITY)), pvalue, nearer, error, rows, len(new),
+        exact.share, exact.of_real, of_exact, excess.share, excess.interval, of_near,
+        min(of_near, of_exact), nearer, error, rows, len(near.new),
     )  # fmt: skip
 
 
-def _worst(ratio: Tensor, places: Tensor, limit: float) -> tuple[tuple[int, int], ...]:
-    order = ratio.argsort(stable=True)[:SHOWN]
+def _worst(
+    ratio: Tensor, places: Tensor, limit: float, most: int = 20
+) -> tuple[tuple[int, int], ...]:
+    order = ratio.argsort(stable=True)[:most]
     return tuple((int(i), int(places[i])) for i in order if float(ratio[i]) < limit)
 
 
@@ -203,8 +282,9 @@ def _beyond_coincidence(
     columns: Tensor,
     alike: int,
     by_chance: float,
+    fewest: int = 3,
 ) -> float:
-    """p-value of samples that equal training rows, against rows that are real.
+    """P-value of samples that equal training rows, against rows that are real.
 
     Args:
         equal: Which samples equal a training row, bool.
@@ -213,9 +293,11 @@ def _beyond_coincidence(
         columns: Training rows in their own units.
         alike: How many of the real rows are alike.
         by_chance: How many pairs would be equal, at most.
+        fewest: Training rows that must be copied: one or two may be a value that stands for
+            something missing.
     """
     copied, k, j = len(places.unique()), int(equal.sum()), int(equal_new.sum())
-    if copied < FEWEST_COPIED:
+    if copied < fewest:
         return 1.0
     if not j:
         mean = len(equal) * len(columns) * chance_of_equal_rows(columns.double())
@@ -237,15 +319,16 @@ def _ratios(distances: Tensor, tiny: float) -> Tensor:
 
 
 def _too_near(ratio: Tensor, new: Tensor, alike: int) -> _Excess:
-    """At the level of the smallest p-value, samples that are too near, of which many are so.
+    """The smallest p-value of samples that are too near, and the largest share that surely is.
 
     The number of samples below the j-th smallest ratio of m new rows is at least k if and only if
     at most j - 1 new rows are among the k + j - 1 smallest of all. New rows of which so many are
-    alike count once.
+    alike count once. The share is that of the level with the highest lower end of its interval,
+    were it sure for all levels together.
     """
     n, m = len(ratio), len(new)
     ordered = new.sort().values
-    best = _Excess()
+    best, most = _Excess(), 0.0
     for level in LEVELS:
         j = int(level * m)  # new rows that may be nearer
         if j >= m:
@@ -255,39 +338,238 @@ def _too_near(ratio: Tensor, new: Tensor, alike: int) -> _Excess:
         few = -(-j // alike)
         many = k / n > TIMES * (j + 1) / m
         p = _hypergeometric(few, n, m // alike, k + few) if many else 1.0
-        if p < best.pvalue or (p == best.pvalue == 1.0):
-            best = _Excess(p, max(0.0, k / n - j / m), _difference(k, n, j, m), limit)
+        if p < best.pvalue:
+            best = best._replace(pvalue=p, limit=limit)
+        surely = _difference(k, n, j, m, 1 - 0.05 / len(LEVELS))[0]
+        if surely >= most:
+            most, share = surely, max(0.0, k / n - j / m)
+            best = best._replace(share=share, interval=_difference(k, n, j, m))
     return best
 
 
-def _difference(k: int, n: int, j: int, m: int) -> tuple[float, float]:
-    """About 95 percent sure bounds on how much larger one share is (Newcombe), not below 0."""
-    (p, low_p, high_p), (q, low_q, high_q) = _wilson(k, n), _wilson(j, m)
-    low = p - q - math.hypot(p - low_p, high_q - q)
-    high = p - q + math.hypot(high_p - p, q - low_q)
+def _difference(k: int, n: int, j: int, m: int, sure: float = 0.95) -> tuple[float, float]:
+    """Bounds on how much larger one share is (Newcombe's, from Wilson's), not below 0."""
+    from scipy.stats import binomtest
+
+    p, q = k / n, j / m
+    one, two = (binomtest(some, of).proportion_ci(sure, "wilson") for some, of in ((k, n), (j, m)))
+    low = p - q - math.hypot(p - one.low, two.high - q)
+    high = p - q + math.hypot(one.high - p, q - two.low)
     return max(0.0, low), max(0.0, high)
-
-
-def _wilson(k: int, n: int) -> tuple[float, float, float]:
-    p, z = k / n, WIDE**2 / n
-    middle, half = (p + z / 2) / (1 + z), WIDE * math.sqrt(p * (1 - p) / n + z / (4 * n)) / (1 + z)
-    return p, max(0.0, middle - half), min(1.0, middle + half)
 
 
 def _hypergeometric(most: int, n: int, m: int, drawn: int) -> float:
     """Probability of at most so many new rows among some of n samples and m new rows."""
+    from scipy.stats import hypergeom
 
-    def log_ways(a: int, b: int) -> float:
-        return math.lgamma(a + 1) - math.lgamma(b + 1) - math.lgamma(a - b + 1)
-
-    whole = log_ways(n + m, drawn)
-    return sum(
-        math.exp(log_ways(m, i) + log_ways(n, drawn - i) - whole)
-        for i in range(max(0, drawn - n), min(most, m, drawn) + 1)
-    )
+    return float(hypergeom.cdf(most, n + m, m, drawn))
 
 
 def _nearer(samples: Tensor, new: Tensor) -> tuple[float, float]:
     """How often a sample is nearer than a new row, ties halved, and one standard error."""
     area, variance = auc(samples.cpu().numpy(), new.cpu().numpy())
     return area, max(0.0, variance) ** 0.5
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Which columns name the entity of a row, and which its place within the entity."""
+
+    entity: tuple[str, ...]
+    places: tuple[str, ...]
+
+
+class RowsOfEntities(NamedTuple):
+    """All rows, less what is usual for their entity at their place.
+
+    Attributes:
+        rows: Numbers, and then the codes of the given rows, without the columns of the panel.
+        codes: How many codes.
+        entities: A number for each row, (N,).
+    """
+
+    rows: Tensor
+    codes: int
+    entities: Tensor
+
+
+def panel_of(columns: Mapping[str, ColumnValues], most_columns: int = 30) -> Panel | None:
+    """The panel that a table is; None if it is none.
+
+    Entities and places both have many rows, but a pair of them hardly ever two, although chance
+    would give pairs.
+
+    Args:
+        columns: Some rows of the table (`looked_at`), by the names of the columns.
+        most_columns: A table of more is not looked at.
+    """
+    if len(columns) > most_columns:
+        return None
+    codes = {name: _codes(c) for name, c in columns.items()}
+    repeated = [n for n, c in codes.items() if 1 < len(np.unique(c)) <= len(c) / 2]
+    named = [n for n in repeated if columns[n].codes is not None]
+    for entities in ([(n,) for n in repeated], list(combinations(named, 2))):
+        keys = [Panel(entity, tuple(_places_of(entity, repeated, codes))) for entity in entities]
+        if keys := [key for key in keys if key.places]:
+            return min(keys, key=lambda k: _strangeness(k, columns, codes))
+    return None
+
+
+def _places_of(
+    entity: tuple[str, ...], among: Sequence[str], codes: Mapping[str, np.ndarray]
+) -> Iterator[str]:
+    """Columns that are a key together with those of an entity."""
+    for name in among:
+        if name not in entity and _is_key([codes[e] for e in entity], codes[name]):
+            yield name
+
+
+def looked_at(rows: int, most: int = 5000) -> Tensor:
+    """Which of so many rows are enough to tell a panel: pairs of them tell a key from chance."""
+    return torch.randperm(rows, generator=torch.Generator().manual_seed(0))[:most]
+
+
+def _codes(column: ColumnValues) -> np.ndarray:
+    if column.codes is not None:
+        return column.codes
+    assert column.numbers is not None
+    return np.unique(np.nan_to_num(column.numbers), return_inverse=True)[1]
+
+
+def _together(codes: list[np.ndarray]) -> np.ndarray:
+    return np.unique(np.stack(codes, 1), axis=0, return_inverse=True)[1].reshape(-1)
+
+
+def _is_key(
+    entity: list[np.ndarray],
+    place: np.ndarray,
+    fewest_pairs: float = 10.0,
+    of_chance: float = 0.05,
+) -> bool:
+    """Whether an entity and a place have one row, where chance would give many pairs of rows.
+
+    Args:
+        entity: Codes of its columns.
+        place: Those of the place.
+        fewest_pairs: To be expected by chance: that there is none has probability exp(-10).
+        of_chance: How many of those expected there may be.
+    """
+    one = _together(entity)
+    by_chance = _pairs(one) * _pairs(place) / (len(place) * (len(place) - 1) / 2)
+    pairs = _pairs(_together([one, place]))
+    return by_chance >= fewest_pairs and pairs <= of_chance * by_chance
+
+
+def _pairs(codes: np.ndarray) -> float:
+    counts = np.bincount(codes).astype(float)
+    return float((counts * (counts - 1)).sum() / 2)
+
+
+def _strangeness(
+    panel: Panel, columns: Mapping[str, ColumnValues], codes: dict[str, np.ndarray]
+) -> tuple[int, float]:
+    """What entities are by nature comes first: names, and what rows are alike by.
+
+    Entity and place may be exchanged; rows of an entity are more alike than those of a place.
+    """
+    of_numbers = sum(columns[n].codes is None for n in panel.entity)
+    of_names = sum(columns[n].codes is not None for n in panel.places)
+    group = _together([codes[n] for n in panel.entity])
+    shares = []
+    for name, column in columns.items():
+        if name in panel.entity or name in panel.places or column.numbers is None:
+            continue
+        # Ranks, so that one large value is not all that counts.
+        ranks = column.numbers.argsort(kind="stable").argsort(kind="stable").astype(float)
+        counts = np.bincount(group)
+        means = np.bincount(group, ranks) / np.maximum(1, counts)
+        within = ((ranks - means[group]) ** 2).sum() / max(1, len(ranks) - (counts > 0).sum())
+        shares.append(within / max(ranks.var(), 1e-300))
+    return of_numbers + of_names, float(np.mean(shares)) if shares else 0.0
+
+
+def within_entities(rows: ComparedRows, panel: Panel, training: int) -> RowsOfEntities:
+    """Rows without the columns of the panel, and numbers less what is usual at their place.
+
+    What is usual is a line through the training rows of the entity at the nearest other places.
+    A row that was trained with does not count for its own place, and neither does it for a sample
+    at that place, so samples and new rows are treated alike. What is left is divided by what
+    usually is for the entity.
+
+    Args:
+        rows: All rows, training rows first.
+        panel: What entity and place are.
+        training: How many are training rows.
+    """
+    entity = torch.from_numpy(_together([_codes(rows.column(n)) for n in panel.entity]))
+    place = _number_of(rows.column(panel.places[0]))
+    left = [p for p in rows.places if p.name not in (*panel.entity, *panel.places)]
+    numbers = [p for p in left if p.numbers is not None]
+    codes = rows.pooled[:, [p.codes for p in left if p.codes is not None]]
+    values = torch.stack([_warped(rows, p, training) for p in numbers], 1)
+    order = entity.argsort(stable=True)
+    _, counts = entity[order].unique_consecutive(return_counts=True)
+    for part in order.split(counts.tolist()):
+        own = part[part < training]
+        if len(own) > 1:
+            off = values[part] - _usual(place[part], place[own], values[own])
+            size = off[part < training].square().mean(0).sqrt()
+            values[part] = off / torch.where(size > 0, size, 1.0)
+    for q, p in enumerate(numbers):
+        if p.codes is not None:
+            values[:, q] = torch.where(rows.pooled[:, p.codes] == 0, values[:, q], 0.0)
+    return RowsOfEntities(torch.cat([values, codes.double()], 1), codes.shape[1], entity)
+
+
+def _warped(
+    rows: ComparedRows, place: ColumnPlace, training: int, orders: float = 10.0
+) -> Tensor:  # (N,)
+    """A number of all rows: its logarithm, or its own units with a logarithm far out.
+
+    Positive numbers of different size, tenfold or more, grow by shares, so their logarithms are
+    even. Normal scores bend where they please, and what grows evenly would not be even in them.
+    """
+    found = rows.pooled[:, place.numbers].double()
+    if rows.mixed is not None:
+        q = place.numbers
+        column = rows.mixed.schema[place.name]
+        assert q is not None
+        assert isinstance(column, NumberColumn)
+        scores = found.numpy() * rows.mixed.spread[q] + rows.mixed.centre[q]
+        found = torch.from_numpy(column.map.inverse(scores))
+    own = found[:training]
+    if float(found.min()) > 0 and float(own.max()) > orders * float(own.min()):
+        return found.log()
+    low, middle, high = own.quantile(torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64))
+    scale = high - low if high > low else own.std()
+    return ((found - middle) / (scale if scale > 0 else 1.0)).asinh()
+
+
+def _number_of(column: ColumnValues) -> Tensor:  # (N,)
+    """Places in their order: numbers, names that are numbers, or else codes."""
+    if column.numbers is not None:
+        return torch.from_numpy(np.nan_to_num(column.numbers))
+    assert column.codes is not None
+    try:
+        values = np.array([float(n) for n in column.names[:-1]] + [0.0])
+    except ValueError:
+        values = np.arange(len(column.names), dtype=float)
+    return torch.from_numpy(values[column.codes])
+
+
+def _usual(
+    at: Tensor, places: Tensor, values: Tensor, near_places: int = 6, fewest: int = 5
+) -> Tensor:  # (n,), (m,), (m, d) -> (n, d)
+    """What lines through values at the nearest other places say, if these are not too few."""
+    apart = (at[:, None] - places).abs()
+    apart = torch.where(apart == 0, torch.inf, apart)
+    some = apart.topk(min(near_places, len(places)), dim=1, largest=False)
+    weight = some.values.isfinite().double()
+    count = weight.sum(1, keepdim=True).clamp(min=1)
+    near, value = places[some.indices].double(), values[some.indices]
+    centre = (weight * near).sum(1, keepdim=True) / count
+    mean = (weight[..., None] * value).sum(1) / count
+    off = weight * (near - centre)
+    slope = (off[..., None] * value).sum(1) / off.square().sum(1, keepdim=True).clamp(min=1e-300)
+    steep = (weight.sum(1, keepdim=True) >= fewest) & (off.abs().sum(1, True) > 0)
+    return mean + torch.where(steep, (at[:, None] - centre) * slope, 0.0)

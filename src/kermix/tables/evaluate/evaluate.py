@@ -6,7 +6,7 @@ Scores of samples have error bars; those that the moments of sketches know have 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, NamedTuple, Unpack
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from kermix.costs.functions import Kernel, svd_cost
 from kermix.data.dataset import column_names
 from kermix.data.readers.common import AS_FOUND, ReadingOptions, reading_of
 from kermix.errors import SampleError
-from kermix.evaluation.novelty import RESIDUAL, check_eta, ken
+from kermix.evaluation.diversity import RESIDUAL, check_eta, ken
 from kermix.evaluation.spectra import RULES, chosen_kernel, feature_map_of, refuse_beside_sketch
 from kermix.kernels.gaussian import GaussianKernel, choose_variance
 from kermix.kernels.others import AnyKernel
@@ -28,12 +28,19 @@ from kermix.tables.compare.coincidence import (
     repeats_beyond_coincidence,
 )
 from kermix.tables.compare.column_changes import ComparedRows
-from kermix.tables.compare.compare import check_level
-from kermix.tables.compare.sketch_comparison import is_sketch, open_sketches
-from kermix.tables.compare.verdict import WIDE, JudgementTask, Verdict, judge_sketches
-from kermix.tables.evaluate.copies import Memorizing, Within, memorizing
-from kermix.tables.evaluate.entities import Panel, looked_at, panel_of, within_entities
-from kermix.tables.evaluate.evaluation_result import Evaluation, Score, answer_of, copies_in_words
+from kermix.tables.compare.compare import are_sketches, check_level
+from kermix.tables.compare.sketch_comparison import open_sketches
+from kermix.tables.compare.verdict import JudgementTask, Verdict, judge_sketches
+from kermix.tables.evaluate.copies import (
+    Memorizing,
+    Panel,
+    Within,
+    looked_at,
+    memorizing,
+    panel_of,
+    within_entities,
+)
+from kermix.tables.evaluate.evaluation_result import Evaluation, answer_of, copies_in_words
 from kermix.tables.evaluate.judged_data import (
     Embedding,
     JudgedData,
@@ -41,17 +48,22 @@ from kermix.tables.evaluate.judged_data import (
     needed_rows,
     read_judged,
 )
-from kermix.tables.evaluate.sample_scores import (
+from kermix.tables.evaluate.scores import (
     SPECTRAL_READINGS,
+    WANTED,
+    Score,
     Spaces,
+    TableScores,
     distance_scores,
     kernel_in_words,
     neighbour_scores_of,
     number_of,
     ratio_bound,
+    sdmetrics_scores,
     spectral_scores,
+    table_scores,
 )
-from kermix.tables.evaluate.table_scores import TableScores, sdmetrics_scores, table_scores
+from kermix.two_sample.classifier_test import CONFIDENCE
 from kermix.two_sample.column_scores import FEWEST_ROWS
 from kermix.two_sample.mean_test import mean_test
 from kermix.two_sample.permutation import permutations_for
@@ -114,8 +126,6 @@ def _finite(bound: Tensor | None) -> float | None:
 
 COPIES = 0.2  # share of the level at which samples are called copies: convention
 NEAREST_ROWS, AMONG = 5000, 50_000  # convention
-FOR_ONE_PERCENT_OF_COPIES = 1000  # ten copies among as many held-out rows
-FOR_ONE_PERCENT = 10_000  # differences of shares of n rows are off by about 1 / sqrt(n)
 
 Progress = Callable[[str, float], None]
 
@@ -206,7 +216,7 @@ def evaluate(
         (False, True, True)
     """
     _check(v, options, level, seed)
-    sketched = is_sketch(real) or is_sketch(fake)
+    sketched = are_sketches(real, fake)
     of_difference = level if sketched else (1 - COPIES) * level
     if permutations is None:
         permutations = permutations_for(of_difference)
@@ -238,21 +248,21 @@ def evaluate(
     say("distances", 0.8)
     distances = distance_scores(data, seed)
     say("memorizing", 0.85)
-    memory, of_memory, words = _memorizing(data, seed)
+    memory = _memorizing(data, seed)
     say("columns", 0.9)
     tables, of_table = _table(counted, seed) if data.table else (None, [])
     say("done", 1.0)
     scores = (
         *spectral.fidelity, *_classifier(verdict), *spectral.diversity, *spectral.novelty, *near,
-        *distances, *of_memory, *of_table,
+        *distances, *memory.scores, *of_table,
     )  # fmt: skip
     answer, good = answer_of(
-        verdict, {s.name: s for s in scores}, spectral.invented, spectral.missed, memory,
+        verdict, {s.name: s for s in scores}, spectral.invented, spectral.missed, memory.found,
         COPIES * level, data.table,
     )  # fmt: skip
     return Evaluation(
-        answer, good, scores, spectral.invented, spectral.missed, memory, tables, verdict,
-        spaces.words, data.names, (data.n, len(data.fake)), (*words, *data.notes), data,
+        answer, good, scores, spectral.invented, spectral.missed, memory.found, tables, verdict,
+        spaces.words, data.names, (data.n, len(data.fake)), (*memory.words, *data.notes), data,
     )  # fmt: skip
 
 
@@ -328,30 +338,38 @@ def _classifier(verdict: Verdict) -> Iterator[Score]:
     if verdict.effect is None or verdict.interval is None:
         return
     low, high = verdict.interval
-    error = (high - low) / 2 / WIDE
+    error = (high - low) / 2 / CONFIDENCE
     rows = min(verdict.rows)
     yield Score(
         "classifier", "classifier (AUC)", "fidelity", verdict.effect, error, None, 0.5, None, rows,
-        needed_rows(rows, 0.01, error),
+        needed_rows(rows, WANTED, error),
         "how often a classifier scores a fake row above a real one, both unseen: 0.5 if it cannot "
         "tell them apart, 1 if it always can",
     )  # fmt: skip
 
 
-def _memorizing(data: JudgedData, seed: int) -> tuple[Memorizing, list[Score], list[str]]:
-    """What was found, its scores, and what the words mean."""
+class _Memory(NamedTuple):
+    """What was found about copies, its scores, and what the words mean."""
 
-    def some(rows: int, most: int) -> Tensor:
+    found: Memorizing
+    scores: list[Score]
+    words: list[str]
+
+
+def _memorizing(data: JudgedData, seed: int) -> _Memory:
+
+    def some(rows: int, most: int = NEAREST_ROWS) -> Tensor:
         order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
         return order[:most].sort().values
 
-    at_real, at_fake = some(data.n, AMONG), some(len(data.fake), NEAREST_ROWS)
-    held = within = panel = None
+    at_real, at_fake = some(data.n, AMONG), some(len(data.fake))
+    panel = None
     if data.table:
         few = at_real[looked_at(len(at_real))]
         panel = panel_of({n: data.every.column(n, few) for n in data.every.names})
+    held = within = None
     if data.held_out is not None:
-        at_held = some(len(data.held_out), NEAREST_ROWS)
+        at_held = some(len(data.held_out))
         held = data.held_out[at_held]
         if panel is not None:
             both = len(data.points)
@@ -362,31 +380,33 @@ def _memorizing(data: JudgedData, seed: int) -> tuple[Memorizing, list[Score], l
     )  # fmt: skip
     rows = tuple((int(at_fake[i]), int(at_real[k])) for i, k in found.rows)
     found = replace(found, rows=rows, entity=() if panel is None else panel.entity)
-    m = len(at_fake)
-    than = "held-out rows" if held is not None else "real rows that equal another one"
-    exact = Score(
+    words = copies_in_words(found, panel, held is not None)
+    return _Memory(found, list(_scores_of_copies(found, len(at_fake), held is not None)), words)
+
+
+def _scores_of_copies(found: Memorizing, m: int, held_out: bool) -> Iterator[Score]:
+    """Scores of m samples: exact copies, and with held-out rows near ones."""
+    needed = round(10 / WANTED)  # ten copies among as many held-out rows
+    than = "held-out rows" if held_out else "real rows that equal another one"
+    yield Score(
         "copies", "exact copies", "memorizing", found.copies, _error(found.copies, m), None,
-        found.copies_held_out, found.copies_pvalue, m, FOR_ONE_PERCENT_OF_COPIES,
+        found.copies_held_out, found.copies_pvalue, m, needed,
         f"share of fake rows that equal a training row in all columns; if same: of {than}",
     )  # fmt: skip
-    words = copies_in_words(found, panel, held is not None)
     if found.memorized is None or found.nearer is None or found.error is None:
-        return found, [exact], words
-    return found, [
-        exact,
-        Score(
-            "memorized", "near copies", "memorizing", found.memorized, _error(found.memorized, m),
-            None, 0.0, found.near_pvalue, m, FOR_ONE_PERCENT_OF_COPIES,
-            "share of fake rows, exact copies among them, that are closer to a training row than "
-            "held-out rows are; there may be more that are not",
-        ),
-        Score(
-            "nearer", "nearer to training rows", "memorizing", found.nearer, found.error, None,
-            0.5, None, m, needed_rows(m, 0.01, found.error),
-            "how often a fake row is closer to a training row than a held-out row is: 0.5 for new "
-            "rows, 1 for copies",
-        ),
-    ], words  # fmt: skip
+        return
+    yield Score(
+        "memorized", "near copies", "memorizing", found.memorized, _error(found.memorized, m),
+        None, 0.0, found.near_pvalue, m, needed,
+        "share of fake rows, exact copies among them, that are closer to a training row than "
+        "held-out rows are; there may be more that are not",
+    )  # fmt: skip
+    yield Score(
+        "nearer", "nearer to training rows", "memorizing", found.nearer, found.error, None,
+        0.5, None, m, needed_rows(m, WANTED, found.error),
+        "how often a fake row is closer to a training row than a held-out row is: 0.5 for new "
+        "rows, 1 for copies",
+    )  # fmt: skip
 
 
 def _equal_by_chance(data: JudgedData, at_real: Tensor, at_fake: Tensor) -> float:
@@ -431,8 +451,9 @@ def _table(compared: ComparedRows, seed: int) -> tuple[TableScores, list[Score]]
     rows = min(compared.n, len(compared.pooled) - compared.n)
     scores = [
         Score(name, name, "table", part.score, if_same=1 - part.if_same, rows=rows,
-              needed=FOR_ONE_PERCENT, reading=f"1 minus the mean difference of {what}, real from "
-              "fake (total variation of groups of values, as in kermix compare); 1 is equal",
+              needed=round(WANTED**-2),
+              reading=f"1 minus the mean difference of {what}, real from fake (total variation "
+              "of groups of values, as in kermix compare); 1 is equal",
               scatter=part.scatter)
         for name, part, what in (("shape", found.shape, "columns"),
                                  ("pairs", found.pairs, "pairs of columns"))

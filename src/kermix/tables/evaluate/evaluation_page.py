@@ -6,24 +6,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kermix.evaluation.novelty import NovelMode
+from kermix.evaluation.diversity import NovelMode
 from kermix.pages.charts import gauge
 from kermix.pages.page import Page
 from kermix.pages.plot import Svg
 from kermix.pages.sheets import png_bytes, sheet
 from kermix.tables.compare.verdict import auc_text
-from kermix.tables.evaluate.evaluation_result import SCORE_HEADS, Evaluation, Score
+from kermix.tables.evaluate.evaluation_result import MAIN, SCORE_HEADS, Evaluation
 from kermix.tables.evaluate.judged_data import JudgedData
+from kermix.tables.evaluate.scores import Score
 
 __all__ = ["evaluation_report"]
 
-MOST_SHOWN = 20  # columns, and pairs of them: convention
-MAIN = ("fidelity", "classifier", "vendi_ratio", "precision", "coverage", "copies", "memorized",
-        "shape")  # fmt: skip
 
-
-def evaluation_report(found: Evaluation) -> Page:
-    """The page."""
+def evaluation_report(found: Evaluation, most_columns: int = 20) -> Page:
+    """The page, with so many columns, and pairs of them."""
     real, fake = found.names
     shown: dict[str, Any] = {
         "found": found,
@@ -42,7 +39,7 @@ def evaluation_report(found: Evaluation) -> Page:
     if found.tables is not None:
         parts = {"columns": found.tables.shape, "pairs": found.tables.pairs}
         for what, part in parts.items():
-            worst = sorted(part.each, key=lambda each: -each[1])[:MOST_SHOWN]
+            worst = sorted(part.each, key=lambda each: -each[1])[:most_columns]
             shown[what] = [[" and ".join(names), difference] for names, difference in worst]
     return Page("evaluation", f"{fake} as samples of {real}", shown)
 

@@ -5,63 +5,22 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from kermix.errors import OptionError
-from kermix.evaluation.novelty import NovelMode
-from kermix.tables.compare.result import aligned
-from kermix.tables.compare.verdict import SMALL, Verdict, auc_text
-from kermix.tables.evaluate.copies import FEWEST_HELD_OUT, Memorizing
-from kermix.tables.evaluate.entities import Panel
+from kermix.evaluation.diversity import NovelMode
+from kermix.tables.compare.result import AnswerFirst, Shown, aligned
+from kermix.tables.compare.verdict import LITTLE, SMALL, SURELY, Verdict, auc_text
+from kermix.tables.evaluate.copies import FEWEST_HELD_OUT, Memorizing, Panel
 from kermix.tables.evaluate.judged_data import JudgedData
-from kermix.tables.evaluate.table_scores import TableScores
+from kermix.tables.evaluate.scores import Score, TableScores
 
-__all__ = ["SCORE_HEADS", "Evaluation", "Score", "answer_of", "copies_in_words"]
+__all__ = ["MAIN", "SCORE_HEADS", "Evaluation", "answer_of", "copies_in_words"]
 
+MAIN = ("fidelity", "classifier", "vendi_ratio", "precision", "coverage", "copies", "memorized",
+        "shape")  # fmt: skip
 SCORE_HEADS = ("score", "value", "+-", "certified", "if same", "p", "rows", "rows needed")
 
 
-@dataclass(frozen=True)
-class Score:
-    """One number on the samples of a generator.
-
-    Attributes:
-        name: Its name for `Evaluation.score`.
-        title: Its title in tables.
-        group: "fidelity", "diversity", "novelty", "neighbors", "distances", "memorizing" or
-            "table".
-        value: The number.
-        error: One standard error, from samples left out; None if there is none.
-        certificate: Bound on the distance to the value without a sketch; None if nothing was
-            sketched.
-        if_same: Approximate value if both sets had the same distribution.
-        pvalue: P-value of the hypothesis that both sets have the same distribution.
-        rows: Number of samples of each set that were used.
-        needed: Number of samples needed for an accuracy of one percent.
-        reading: How to read it, in one line.
-        scatter: Of a mean over columns, or pairs of them, their standard deviation.
-    """
-
-    name: str
-    title: str
-    group: str
-    value: float
-    error: float | None = None
-    certificate: float | None = None
-    if_same: float | None = None
-    pvalue: float | None = None
-    rows: int | None = None
-    needed: int | None = None
-    reading: str = ""
-    scatter: float | None = None
-
-    def cells(self) -> list[str]:
-        """A line of a table."""
-        numbers = (self.value, self.error, self.certificate, self.if_same, self.pvalue)
-        shown = ["" if n is None else f"{n:.3g}" for n in numbers]
-        counts = ["" if n is None else f"{n:,}" for n in (self.rows, self.needed)]
-        return [self.title, *shown, *counts]
-
-
-@dataclass(frozen=True)
-class Evaluation:
+@dataclass(frozen=True, repr=False)
+class Evaluation(AnswerFirst):
     """The result of an evaluation; its text begins with the answer.
 
     Attributes:
@@ -95,6 +54,23 @@ class Evaluation:
     sizes: tuple[int, int]
     notes: tuple[str, ...]
     data: JudgedData | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def pvalue(self) -> float | None:
+        """That of a difference from real data."""
+        return self.verdict.pvalue
+
+    @property
+    def different(self) -> bool | None:
+        """Whether the samples differ from real data, as in `Verdict.different`."""
+        return self.verdict.different
+
+    def shown(self) -> Shown:
+        """The answer and the main scores."""
+        lines = [s.cells() for s in self.scores if s.name in MAIN]
+        some = [SCORE_HEADS.index(head) for head in ("score", "value", "+-", "if same")]
+        rows = [[line[k] for k in some] for line in lines]
+        return Shown(self.answer, [SCORE_HEADS[k] for k in some], rows)
 
     def score(self, name: str) -> Score:
         """One of the scores by its name, such as "vendi_ratio"."""
@@ -142,12 +118,6 @@ def _without_name(score: Score) -> dict[str, Any]:
     return found
 
 
-# Reasoned, no record.
-SURE = 3.0  # standard errors
-WEAK = 0.6  # AUC above which rows are told apart by more than a little
-FAR, SURELY_FAR = 0.4, 4.0  # convention: how rarely samples are nearer, and by how many errors
-
-
 def answer_of(
     verdict: Verdict,
     scores: Mapping[str, Score],
@@ -169,18 +139,24 @@ def answer_of(
         named: Whether columns have names, so that those that differ are worth telling.
     """
     faults = [] if memory is None else _faults(verdict, memory, level_of_copies)
-    bad = bool(faults or verdict.repeated[1])
     repeats, different = verdict.repeats(), verdict.different
     again = [f"{repeats} count once, as coincidence does not explain them"] if repeats else []
     differing = [] if different is False else _against(scores, invented, missed)
     parts = _with_headline(_headline(verdict), again, differing, faults, different)
     if named and (verdict.different_columns or different is False):
         parts.append(verdict.where())
-    unknown = verdict.pvalue is None or bool(verdict.too_few()) or different is None
-    if not (unknown or again or faults or different):
+    good = _good(verdict, faults)
+    if good and not again:
         parts += _as_diverse(scores)
-    good = None if unknown and not bad else not (different or bad)
     return " ".join(filter(None, parts)), good
+
+
+def _good(verdict: Verdict, faults: Sequence[str]) -> bool | None:
+    """Whether nothing speaks against samples; None: no test could say."""
+    if verdict.different or faults or verdict.repeated[1]:
+        return False
+    unknown = verdict.different is None or verdict.pvalue is None or bool(verdict.too_few())
+    return None if unknown else True
 
 
 def _with_headline(
@@ -228,11 +204,11 @@ def _alike(verdict: Verdict) -> list[str]:
     ]
 
 
-def _far(memory: Memorizing) -> list[str]:
-    """Samples that lie further from the training rows than real rows do, in words."""
+def _far(memory: Memorizing, rarely: float = 0.4) -> list[str]:
+    """Samples that lie further from the training rows than real rows do, in words (convention)."""
     if memory.nearer is None or memory.error is None:
         return []
-    if memory.nearer > FAR or memory.nearer + SURELY_FAR * memory.error > 0.5:
+    if memory.nearer > rarely or memory.nearer + SURELY * memory.error > 0.5:
         return []
     of = f" of the same {' and '.join(memory.entity)}" if memory.entity else ""
     return [
@@ -243,21 +219,22 @@ def _far(memory: Memorizing) -> list[str]:
 
 def _copied(memory: Memorizing, level: float) -> list[str]:
     """Copies beyond chance, in words."""
-    found = []
-    exact = memory.copies_pvalue <= level and memory.copies > 0
-    if exact:
-        real = "of held-out rows" if memory.held_out else "of real rows repeat another one"
-        also = f" ({_percent(memory.copies_held_out)} {real})" if memory.copies_held_out else ""
-        found.append(
-            f"{_percent(memory.copies)} of the samples are exact copies of training rows{also}"
-        )
-    near = _nearly_copied(memory, level)
+    exact, near = _exactly_copied(memory, level), _nearly_copied(memory, level)
+    if not near:
+        return exact
+    if not exact:
+        return [f"{near} of the samples are near copies of training rows"]
     # Exact copies are near ones too.
-    if near and exact and memory.interval is not None and memory.interval[0] > memory.copies:
-        found.append(f"{near} are near copies, exact ones among them")
-    elif near and not exact:
-        found.append(f"{near} of the samples are near copies of training rows")
-    return found
+    more = memory.interval is not None and memory.interval[0] > memory.copies
+    return [*exact, *([f"{near} are near copies, exact ones among them"] if more else [])]
+
+
+def _exactly_copied(memory: Memorizing, level: float) -> list[str]:
+    if memory.copies_pvalue > level or not memory.copies:
+        return []
+    real = "of held-out rows" if memory.held_out else "of real rows repeat another one"
+    also = f" ({_percent(memory.copies_held_out)} {real})" if memory.copies_held_out else ""
+    return [f"{_percent(memory.copies)} of the samples are exact copies of training rows{also}"]
 
 
 def _nearly_copied(memory: Memorizing, level: float) -> str:
@@ -318,13 +295,18 @@ def _headline(verdict: Verdict) -> str:
     if verdict.interval[0] <= 0.5:
         apart = "but it is not clear that a classifier can tell them apart"
         return f"{doubts} ({p}), {apart} ({chance}"
-    how = "a little" if verdict.effect < WEAK else "clearly"
+    how = "a little" if verdict.effect < LITTLE else "clearly"
     return f"{doubts}, {how} ({p}; a classifier tells them apart with {chance}"
 
 
 def _against(
-    scores: Mapping[str, Score], invented: Sequence[NovelMode], missed: Sequence[NovelMode]
+    scores: Mapping[str, Score],
+    invented: Sequence[NovelMode],
+    missed: Sequence[NovelMode],
+    sure: float = 3.0,
+    slightly: float = 0.02,
 ) -> list[str]:
+    """In what samples differ, in words; diversity by so many errors, and not slightly."""
     found = []
     if missed or invented:
         few = f"too little of {_modes(missed)} of real data{_rows_of(missed)}" if missed else ""
@@ -332,7 +314,7 @@ def _against(
         found.append(f"they have {', '.join(filter(None, (few, many)))}")
     ratio = scores.get("vendi_ratio")
     if ratio is not None:
-        off = max(SURE * (ratio.error or 0.0), 0.02)
+        off = max(sure * (ratio.error or 0.0), slightly)
         if abs(ratio.value - 1) > off:
             word = "less" if ratio.value < 1 else "more"
             times = f"Vendi score {ratio.value:.2f} times that of real data"

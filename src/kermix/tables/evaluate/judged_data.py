@@ -43,7 +43,6 @@ __all__ = [
 
 # Reasoned, no record.
 PARTS = 10
-MOST, MOST_ROWS = 1e9, 1e9  # a distance of zero is never known to a tenth of itself
 
 
 class Jackknife(NamedTuple):
@@ -66,8 +65,12 @@ def jackknife(whole: float, without: list[float]) -> Jackknife:
     return Jackknife(math.sqrt(jackknife_variance(values)), bias)
 
 
-def needed_rows(rows: int, wanted: float, error: float, bias: float = 0.0) -> int:
+def needed_rows(
+    rows: int, wanted: float, error: float, bias: float = 0.0, most: float = 1e9
+) -> int:
     """Samples for which standard error and bias are both as small as wanted, to two digits.
+
+    At most `most`: a distance of zero is never known to a tenth of itself.
 
     Example:
         >>> needed_rows(1000, 0.01, 0.02), needed_rows(1000, 0.01, 0.001, bias=0.03)
@@ -75,8 +78,8 @@ def needed_rows(rows: int, wanted: float, error: float, bias: float = 0.0) -> in
     """
     if not wanted > 0:
         return rows
-    times = max(min(error / wanted, MOST) ** 2, min(abs(bias) / wanted, MOST))
-    return int(float(f"{min(max(1.0, rows * times), MOST_ROWS):.2g}"))
+    times = max(min(error / wanted, most) ** 2, min(abs(bias) / wanted, most))
+    return int(float(f"{min(max(1.0, rows * times), most):.2g}"))
 
 
 class PartedPair:
@@ -107,7 +110,7 @@ class PartedPair:
             (self._without(0, k), self._without(1, k)) for k in range(fewest)
         ]  # fmt: skip
 
-    def mixed(self, times: int) -> list[tuple[Moments, Moments]]:
+    def mixed(self, times: int = 19) -> list[tuple[Moments, Moments]]:
         """Moments of two sets that have half of the parts of each: what equal sets would give.
 
         Were parts drawn from both at random, a set with more parts of one would show a part of
@@ -161,9 +164,6 @@ def _parted(features: FeatureMap, points: Tensor, generator: torch.Generator) ->
 
 Embedding = Callable[[Tensor], Tensor]
 
-# Reasoned, no record.
-MOST_VALUES = 200  # of a category that have a column of their own
-BATCH = 256
 SAFE = ".safetensors"
 
 
@@ -229,12 +229,9 @@ def read_judged(
         shown: Folders of the pictures that real and fake rows are embeddings of.
         strict: Whether both tables must have the same columns.
     """
-    given = [_opened(s) for s in (real, fake, held_out)]
-    pictures = _pictures(given)
-    if embed is not None:
-        given = [None if s is None else _embedded(s, embed, pictures is not None) for s in given]
-    elif pictures is not None:
-        given = [s.values if isinstance(s, Dataset) else s for s in given]
+    opened = [_opened(s) for s in (real, fake, held_out)]
+    pictures = _pictures(opened)
+    given = _as_rows(opened, embed, pictures is not None)
     read = read_sources(given[:2], reading, strict)
     first, second = read.tables
     names = _names((real, fake), (first.name, second.name))
@@ -242,15 +239,8 @@ def read_judged(
     table = _has_names(given[0]) and pictures is None and embed is None
     notes = list(read.notes)
     every = _coded_by_real(read, given[2], reading)
-    if every.mixed is not None:
-        points = euclidean(every.pooled, every.mixed.layout, len(first))
-    else:
-        asked: Any = ("auto" if table else False) if standardize is None else standardize
-        _, scale = standardized(first.values.double(), asked, [])
-        points = every.pooled.double()
-        if scale is not None:
-            points = (points - scale[0]) / scale[1]
-            notes.append("Columns are divided by the standard deviations of the real rows.")
+    asked: Any = ("auto" if table else False) if standardize is None else standardize
+    points = _points(every, len(first), asked, notes)
     both, held = len(rows.pooled), len(every.pooled) > len(rows.pooled)
     if shown is not None:
         pictures = _pictures_of(shown, (len(first), len(second)))
@@ -258,6 +248,25 @@ def read_judged(
         names, points[:both], len(first), points[both:] if held else None, rows, every, table,
         pictures, tuple(notes),
     )  # fmt: skip
+
+
+def _as_rows(opened: list[Any], embed: Embedding | None, pictures: bool) -> list[Any]:
+    """Embeddings, if anything embeds; of pictures, their numbers."""
+    if embed is not None:
+        return [None if s is None else _embedded(s, embed, pictures) for s in opened]
+    return [s.values if pictures and isinstance(s, Dataset) else s for s in opened]
+
+
+def _points(every: ComparedRows, n: int, standardize: Any, notes: list[str]) -> Tensor:
+    """Rows as points; numbers alone are divided by the spread of the real ones, if asked."""
+    if every.mixed is not None:
+        return euclidean(every.pooled, every.mixed.layout, n)
+    points = every.pooled.double()
+    _, scale = standardized(points[:n], standardize, [])
+    if scale is None:
+        return points
+    notes.append("Columns are divided by the standard deviations of the real rows.")
+    return (points - scale[0]) / scale[1]
 
 
 def _coded_by_real(read: Sources, held_out: Any, reading: Reading) -> ComparedRows:
@@ -285,7 +294,7 @@ def _coded_by_real(read: Sources, held_out: Any, reading: Reading) -> ComparedRo
 
 
 def euclidean(
-    rows: Tensor, layout: Layout, known: int | None = None
+    rows: Tensor, layout: Layout, known: int | None = None, most_values: int = 200
 ) -> Tensor:  # (N, c + k) -> (N, d)
     r"""Mixed rows as points whose distances are those of the kernel of mixed rows.
 
@@ -297,6 +306,7 @@ def euclidean(
         layout: Which are which.
         known: How many of the first rows set the columns of a code, so that their points are the
             same whatever the other rows are; values that only those have share one column more.
+        most_values: Of a code that have a column of their own.
 
     Example:
         >>> rows = torch.tensor([[0.0, 3.0], [1.0, 3.0], [0.0, 4.0]])
@@ -308,8 +318,8 @@ def euclidean(
     parts = [rows[:, :numbers].double()]
     for code in rows[:, numbers:].mT:
         values, counts = code[:known].unique(return_counts=True)
-        if len(values) > MOST_VALUES:
-            often = counts.argsort(descending=True, stable=True)[: MOST_VALUES - 1]
+        if len(values) > most_values:
+            often = counts.argsort(descending=True, stable=True)[: most_values - 1]
             values = values[often.sort().values]
         rest = known is not None or len(values) < len(code.unique())
         hot = (code[:, None] == values).double()
@@ -348,36 +358,38 @@ def _safe_tensor(path: Path, name: str | None) -> Tensor:
     try:
         with safe_open(path, framework="pt") as file:
             names = list(file.keys())
-            if name is None and len(names) == 1:
-                name = names[0]
-            found = file.get_tensor(name) if name in names else None
+            chosen = names[0] if name is None and len(names) == 1 else name
+            found = file.get_tensor(chosen) if chosen in names else None
     except Exception as error:  # noqa: BLE001
         raise TableError(f"{path}: damaged, or not a safetensors file ({error}).") from None
     if found is None:
-        asked = f"say which: {path}:{names[0]}" if name is None and names else f"not {name!r}"
-        raise TableError(f"{path} holds the tensors {', '.join(names) or 'none'}; {asked}.")
+        raise TableError(_not_there(path, name, names))
     if found.ndim < 2:
-        raise TableError(f"{path}: {name} has shape {tuple(found.shape)}; rows of embeddings "
+        raise TableError(f"{path}: {chosen} has shape {tuple(found.shape)}; rows of embeddings "
                          "have shape (N, d).")  # fmt: skip
     return found.reshape(len(found), -1).float() if found.dtype != torch.float64 else found
 
 
+def _not_there(path: Path, name: str | None, names: list[str]) -> str:
+    asked = f"say which: {path}:{names[0]}" if name is None and names else f"not {name!r}"
+    return f"{path} holds the tensors {', '.join(names) or 'none'}; {asked}."
+
+
 def _pictures(given: list[Any]) -> tuple[Tensor, Tensor] | None:
     """The pictures of both sets, if both are pictures of one shape."""
-    sets = [s.stored for s in given if isinstance(s, Dataset) and s.image is not None]
+    sets = [(s.stored, s.image) for s in given if isinstance(s, Dataset) and s.image is not None]
     if not sets:
         return None
     if len(sets) != sum(s is not None for s in given):
         raise ImageError("One of the sets is a folder of images, but another is not.")
-    found = [s.image for s in given if isinstance(s, Dataset) and s.image is not None]
-    shapes = set(found)
+    shapes = {shape for _, shape in sets}
     if len(shapes) > 1:
         told = " and ".join("x".join(map(str, s)) for s in sorted(shapes))
         raise ImageError(
             f"The images have different shapes (channels, height, width): {told}; resize them to "
             "one size."
         )
-    one, two = (rows.reshape(len(rows), *found[0]) for rows in sets[:2])
+    one, two = (rows.reshape(len(rows), *shape) for rows, shape in sets[:2])
     return one, two
 
 
@@ -392,7 +404,7 @@ def _pictures_of(folders: tuple[Any, Any], rows: tuple[int, int]) -> tuple[Tenso
     return found
 
 
-def _embedded(source: Any, embed: Embedding, pictures: bool) -> Tensor:
+def _embedded(source: Any, embed: Embedding, pictures: bool, batch: int = 256) -> Tensor:
     """What a callable makes of rows, in batches."""
     if isinstance(source, Dataset):
         rows = source.stored
@@ -402,7 +414,7 @@ def _embedded(source: Any, embed: Embedding, pictures: bool) -> Tensor:
         rows, shape = table.values, None
     found = []
     with torch.no_grad():
-        for part in rows.split(BATCH):
+        for part in rows.split(batch):
             values = part.float().div(255) if part.dtype == torch.uint8 else part
             made = embed(values if shape is None else values.reshape(len(part), *shape))
             if not isinstance(made, Tensor) or made.ndim != 2 or len(made) != len(part):

@@ -61,7 +61,7 @@ def questions_of(seen: Tensor, layout: TableLayout) -> MaskBatch:  # (N, D), boo
     which few rows ask for.
     """
     parts = []
-    sizes = layout.table_columns, len(layout.links)
+    sizes = layout.table_columns, layout.columns - layout.table_columns
     for some, scale in zip((~seen).split(sizes, 1), (1.0, 1 / (1 - LINKS_FIRST)), strict=True):
         count = some.sum(1, keepdim=True).clamp(min=1)
         parts.append(some * (scale * some.shape[1] / count))
@@ -74,7 +74,8 @@ def random_questions(rows: int, layout: TableLayout, generator: torch.Generator)
     Links come before columns, so most rows see all of them; the others see as many as chance has
     it, because columns may be given first.
     """
-    device, columns, links = generator.device, layout.table_columns, len(layout.links)
+    device, columns = generator.device, layout.table_columns
+    links = layout.columns - columns
     found = _subsets(rows, columns, generator)
     if links:
         some = _subsets(rows, links, generator)
@@ -86,7 +87,7 @@ def random_questions(rows: int, layout: TableLayout, generator: torch.Generator)
 def ordered_questions(rows: int, layout: TableLayout, generator: torch.Generator) -> MaskBatch:
     """The next cell of a row counts whose first ones are seen, as rows are drawn: links first."""
     device, count = generator.device, layout.columns
-    place = (torch.arange(count, device=device) + len(layout.links)) % count
+    place = layout.drawing_ranks.to(device)
     at = torch.randint(count, (rows, 1), generator=generator, device=device)
     return MaskBatch(place < at, (place == at) * float(count))
 
@@ -273,9 +274,9 @@ class TableModelTask(Task):
         target, layout = self.settings.target, self.model.layout
         assert target is not None
         twins = layout.twins_of(target)
-        hidden = [k in twins for k in range(layout.table_columns)]
         # Whether the target equals another column is as unknown as the target itself.
-        hidden += [link.first in twins or link.second in twins for link in layout.links]
+        closed = {*twins, *layout.about(twins)}
+        hidden = [k in closed for k in range(layout.columns)]
         return questions_of(~torch.tensor([hidden], device=device).expand(rows, -1), layout)
 
     def _judged_questions(self, held: int, device: torch.device) -> MaskBatch:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from kermix.data.readers.common import CsvForm, Reading, counted
 from kermix.data.readers.frames import Frame, as_frame, taken_rows
@@ -22,11 +21,10 @@ from kermix.data.readers.reading import read_frame
 from kermix.data.schema.keys import key_seed
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.data.writing import table_writer
-from kermix.errors import OptionError, SchemaError
+from kermix.errors import OptionError, SchemaError, nearest
+from kermix.files import write_json
 from kermix.runs.folder import TABLE, TARGET, check_data, check_trained
-from kermix.runs.provenance import write_json
 from kermix.runs.run import Draw, Kind, Numbers, OnRows, Outcome, Run
-from kermix.settings import nearest
 from kermix.tables.compare.verdict import area_text
 from kermix.tables.model.conditioning import given_cell, place_of
 from kermix.tables.model.distribution import ColumnDistribution
@@ -36,10 +34,9 @@ from kermix.tables.model.sampling import network_rows_at_once
 from kermix.tables.model.table_answers import TableAnswers
 from kermix.tables.model.table_settings import TableModelSettings
 from kermix.tables.model.table_training import TableModelTask
-from kermix.tables.runs.conditionals import conditionals_of
 from kermix.tables.runs.run_pages import write_table_report
 from kermix.tables.runs.table_mixture import TableMixture, rivals
-from kermix.tables.runs.table_quality import TableQuality, judge_samples
+from kermix.tables.runs.table_quality import TableQuality, conditionals_of, judge_samples
 from kermix.tables.runs.target_fit import (
     confusion_shown,
     finish_target,
@@ -221,7 +218,7 @@ def _sample(
     """Rows of the model, in the caller's kind of table."""
     model = run.trained_model()
     away = _away(run, deduplicate, min_distance)
-    return model.sample(n, given=given, random_state=generator_of(model, seed), **away)
+    return model.sample(n, given=given, random_state=seed, **away)
 
 
 def _sample_parts(
@@ -356,7 +353,7 @@ def drawn_parts(model: Any, n: int, seed: int, blocks: int = 1, **options: Any) 
         blocks: How many of a network's blocks of rows are in a part.
         options: Further arguments of its `sample`.
     """
-    generator, size = generator_of(model, seed), ROWS_AT_ONCE
+    generator, size = model.generator(seed), ROWS_AT_ONCE
     made = {c.name: c.source(key_seed(generator)) for c in model.schema_.left_out
             if c.what == "key"}  # fmt: skip
     if not isinstance(model, TableMixture):
@@ -369,13 +366,6 @@ def drawn_parts(model: Any, n: int, seed: int, blocks: int = 1, **options: Any) 
             field = part.schema.field(place)
             part = part.set_column(place, field, source(rows).cast(field.type))
         yield part
-
-
-def generator_of(model: Any, seed: int) -> torch.Generator:
-    """The source of the random numbers of samples, where the model is."""
-    if isinstance(model, TableMixture):
-        return torch.Generator().manual_seed(seed)
-    return torch.Generator(model.network_.out.weight.device).manual_seed(seed)
 
 
 def _finish(run: Run, data: TableData, outcome: Outcome) -> Numbers:
@@ -507,7 +497,7 @@ TARGET_ANSWERS: dict[str, Callable[..., Any]] = {
 TABLE_RUN = Kind(
     TABLE, TableModelSettings,
     ("shape", "columns", "target", "frame", "stored", "equal", "anchors", "in_order", "same",
-     "lines", "repeated"),
+     "lines", "absences", "repeated", "exact"),
     _dataset, _trainer, _shown, _finish, (MIXTURE, MODEL), _read_model, ANSWERS, _refusal,
     reported=("step", "loss", "metric"), model=_model,
 )  # fmt: skip

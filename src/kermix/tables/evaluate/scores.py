@@ -1,26 +1,48 @@
-"""Scores of two sets of samples: fidelity, diversity, novelty, neighbours and distances.
+"""Scores of two sets of samples, and of two tables by their columns and pairs of columns.
 
-All have error bars, from sums over parts of the sets.
+Those of samples are fidelity, diversity, novelty, neighbours and distances, with error bars from
+sums over parts of the sets. The differences of columns are those that `km.compare` tells; where
+SDMetrics is installed, it computes its own scores.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
+from itertools import combinations
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from kermix.costs.moments import fidelity, svd_interval
-from kermix.evaluation.diversity import diversity_of
-from kermix.evaluation.neighbours import neighbour_scores
-from kermix.evaluation.novelty import NovelMode, modes_of, novelty_of, novelty_score
-from kermix.evaluation.sample_distances import frechet_of_moments, kernel_distance
+from kermix.evaluation.diversity import (
+    NovelMode,
+    diversity_of,
+    modes_of,
+    novelty_of,
+    novelty_score,
+)
+from kermix.evaluation.sample_distances import (
+    frechet_of_moments,
+    kernel_distance,
+    neighbour_scores,
+)
 from kermix.evaluation.spectra import spectrum_of_moments
 from kermix.kernels.gaussian import GaussianKernel
 from kermix.kernels.others import PointKernel
 from kermix.sketches.features import FeatureMap
 from kermix.sketches.sketch import Moments
+from kermix.tables.compare.column_changes import (
+    ColumnValues,
+    ComparedRows,
+    groups_of,
+    pair_groups,
+    sides_of,
+    variation,
+)
 from kermix.tables.compare.verdict import Verdict
-from kermix.tables.evaluate.evaluation_result import Score
 from kermix.tables.evaluate.judged_data import (
     PARTS,
     JudgedData,
@@ -32,20 +54,66 @@ from kermix.tables.evaluate.judged_data import (
 
 __all__ = [
     "SPECTRAL_READINGS",
+    "Score",
     "Spaces",
     "SpectralScores",
+    "TableDifferences",
+    "TableScores",
     "distance_scores",
     "kernel_in_words",
     "neighbour_scores_of",
     "number_of",
     "ratio_bound",
+    "sdmetrics_scores",
     "spectral_scores",
+    "table_scores",
 ]
 
+
+@dataclass(frozen=True)
+class Score:
+    """One number on the samples of a generator.
+
+    Attributes:
+        name: Its name for `Evaluation.score`.
+        title: Its title in tables.
+        group: "fidelity", "diversity", "novelty", "neighbors", "distances", "memorizing" or
+            "table".
+        value: The number.
+        error: One standard error, from samples left out; None if there is none.
+        certificate: Bound on the distance to the value without a sketch; None if nothing was
+            sketched.
+        if_same: Approximate value if both sets had the same distribution.
+        pvalue: P-value of the hypothesis that both sets have the same distribution.
+        rows: Number of samples of each set that were used.
+        needed: Number of samples needed for an accuracy of one percent.
+        reading: How to read it, in one line.
+        scatter: Of a mean over columns, or pairs of them, their standard deviation.
+    """
+
+    name: str
+    title: str
+    group: str
+    value: float
+    error: float | None = None
+    certificate: float | None = None
+    if_same: float | None = None
+    pvalue: float | None = None
+    rows: int | None = None
+    needed: int | None = None
+    reading: str = ""
+    scatter: float | None = None
+
+    def cells(self) -> list[str]:
+        """A line of a table."""
+        numbers = (self.value, self.error, self.certificate, self.if_same, self.pvalue)
+        shown = ["" if n is None else f"{n:.3g}" for n in numbers]
+        counts = ["" if n is None else f"{n:,}" for n in (self.rows, self.needed)]
+        return [self.title, *shown, *counts]
+
+
 # Reasoned, no record.
-NEIGHBOUR_ROWS = 5000
-FEW_DIMENSIONS, MOST_DIMENSIONS = 256, 2048  # of the Frechet distance: for error bars, and at all
-WANTED = 0.01
+WANTED = 0.01  # accuracy that rows are needed for: convention
 
 READINGS = {
     "precision": "share of fake rows that lie among real ones: quality; near 1 its error bar is "
@@ -61,9 +129,11 @@ READINGS = {
 }
 
 
-def neighbour_scores_of(data: JudgedData, neighbours: int, seed: int) -> list[Score]:
-    """Precision, recall, density and coverage of as many rows of each set."""
-    rows = min(data.n, len(data.fake), NEIGHBOUR_ROWS)
+def neighbour_scores_of(
+    data: JudgedData, neighbours: int, seed: int, most: int = 5000
+) -> list[Score]:
+    """Precision, recall, density and coverage of as many rows of each set, at most so many."""
+    rows = min(data.n, len(data.fake), most)
     if rows <= neighbours:
         return []
     real, fake = (_some(s, rows, seed) for s in (data.real, data.fake))
@@ -84,7 +154,7 @@ def _coverage_if_same(rows: int, neighbours: int) -> float:
     return 1 - none
 
 
-def distance_scores(data: JudgedData, seed: int) -> list[Score]:
+def distance_scores(data: JudgedData, seed: int, most_dimensions: int = 2048) -> list[Score]:
     """Kernel distance, and the Frechet distance where there are not too many dimensions."""
     rows = min(data.n, len(data.fake))
     kid = kernel_distance(data.real, data.fake, seed=seed)
@@ -93,13 +163,14 @@ def distance_scores(data: JudgedData, seed: int) -> list[Score]:
         Score("kid", "KID (cubic kernel)", "distances", kid.value, kid.error, None, 0.0, None,
               rows, needed_rows(rows, 0.1 * scale, kid.error), READINGS["kid"])
     ]  # fmt: skip
-    if data.points.shape[1] <= MOST_DIMENSIONS and rows >= 2 * PARTS:
+    if data.points.shape[1] <= most_dimensions and rows >= 2 * PARTS:
         found.append(_frechet(data, rows, seed))
     return found
 
 
-def _frechet(data: JudgedData, rows: int, seed: int) -> Score:
-    parts = PARTS if data.points.shape[1] <= FEW_DIMENSIONS else 2
+def _frechet(data: JudgedData, rows: int, seed: int, few_dimensions: int = 256) -> Score:
+    """With an error bar of ten parts, or of two where there are not few dimensions."""
+    parts = PARTS if data.points.shape[1] <= few_dimensions else 2
     centre = data.real.mean(0)
     sums = [_sums(_some(s, rows, seed) - centre, parts) for s in (data.real, data.fake)]
 
@@ -134,10 +205,6 @@ def _some(points: Tensor, rows: int, seed: int) -> Tensor:
 
 # Reasoned, no record.
 STRICT = 2.0  # times as frequent: modes that the other set hardly has
-SEARCHED = 20
-MARGIN = 1.15
-FEWEST_ROWS = 5  # of a mode
-MIXTURES = 19  # of parts, for what equal sets would give
 
 SPECTRAL_READINGS = {
     "fidelity": "overlap of both distributions in the kernel's feature space, from 0 to 1",
@@ -212,18 +279,15 @@ def spectral_scores(
     real, fake = data.real[chosen[0]], data.fake[chosen[1]]
     features, pair = spaces.of_both, PartedPair(spaces.of_both, real, fake, seed)
     x, y = pair.whole
-    fidelity_ = _fidelity(pair, x, y, pair.mixed(MIXTURES), verdict, rows)
+    fidelity_ = _fidelity(pair, x, y, pair.mixed(), verdict, rows)
     diversity = _diversity(
         pair, x, y, moments_of_parts(spaces.of_real, data.real, seed), rows, data.n
     )
     if spaces.of_modes is not None:
         features, pair = spaces.of_modes, PartedPair(spaces.of_modes, real, fake, seed)
         x, y = pair.whole
-    mixed = pair.mixed(MIXTURES)
-    etas = {
-        e: max(_largest_of_equal(mixed, e), FEWEST_ROWS / rows)
-        for e in sorted({eta, max(eta, STRICT)}, reverse=True)
-    }
+    mixed = pair.mixed()
+    etas = {e: _least_mass(mixed, e, rows) for e in sorted({eta, max(eta, STRICT)}, reverse=True)}
     more = _modes(y, x, features, fake, etas, exemplars)
     less = _modes(x, y, features, real, etas, exemplars)
     invented, missed = (
@@ -239,17 +303,24 @@ def spectral_scores(
     )  # fmt: skip
 
 
-def _largest_of_equal(mixed: list[tuple[Moments, Moments]], eta: float) -> float:
-    """The largest mass that sets which are one have had, and a little more.
+def _least_mass(
+    mixed: list[tuple[Moments, Moments]],
+    eta: float,
+    rows: int,
+    margin: float = 1.15,
+    fewest: int = 5,
+) -> float:
+    """The largest mass that sets which are one have had, and a little more; of a few rows.
 
     Both sets are looked through, each twice; with this margin one pair of equal sets in twenty or
     so shows a mode.
     """
-    return MARGIN * max(
+    largest = max(
         float(torch.linalg.eigvalsh(novelty_of(*sides, eta))[-1])
         for one, two in mixed
         for sides in ((one, two), (two, one))
     )
+    return max(margin * largest, fewest / rows)
 
 
 def _modes(
@@ -259,6 +330,7 @@ def _modes(
     rows: torch.Tensor,
     etas: dict[float, float],
     exemplars: int,
+    searched: int = 20,
 ) -> list[NovelMode]:
     """Modes above chance: first those that the other set hardly has, then what is more frequent.
 
@@ -267,7 +339,7 @@ def _modes(
     found: list[NovelMode] = []
     seen = torch.zeros(len(rows), dtype=torch.bool)
     for eta, least in etas.items():
-        for mode, members in modes_of(x, y, features, rows, eta, SEARCHED, exemplars, least):
+        for mode, members in modes_of(x, y, features, rows, eta, searched, exemplars, least):
             if not bool(seen[list(mode.exemplars)].any()):
                 found.append(mode)
             seen |= members
@@ -395,3 +467,98 @@ def kernel_in_words(kernel: GaussianKernel | PointKernel, rank: int) -> str:
     else:
         told = f"{kernel}, normalized to k(x, x) = 1"
     return f"{told}; {rank} features"
+
+
+@dataclass(frozen=True)
+class TableDifferences:
+    """Differences of columns, or of pairs of them, as `ColumnVerdict.difference` is.
+
+    Attributes:
+        each: Names of columns, and the total variation of their groups of values.
+        if_same: The mean if both tables had the same distribution: what chance makes.
+    """
+
+    each: tuple[tuple[tuple[str, ...], float], ...]
+    if_same: float
+
+    @property
+    def score(self) -> float:
+        """1 minus their mean: 1 if nothing differs."""
+        return 1 - float(np.mean([d for _, d in self.each])) if self.each else 1.0
+
+    @property
+    def scatter(self) -> float:
+        """Their standard deviation: it says how unlike they are, not how surely they are known."""
+        return float(np.std([d for _, d in self.each], ddof=1)) if len(self.each) > 1 else 0.0
+
+
+@dataclass(frozen=True)
+class TableScores:
+    """Differences of single columns (shape), and of two together (pairs)."""
+
+    shape: TableDifferences
+    pairs: TableDifferences
+
+
+def table_scores(rows: ComparedRows, seed: int = 0, most_pairs: int = 2000) -> TableScores:
+    """Differences of two tables, real rows first; of very many pairs of columns some are drawn.
+
+    Args:
+        rows: Of both.
+        seed: Of the pairs.
+        most_pairs: Others are left out, at random (convention).
+    """
+    columns = {name: rows.column(name) for name in rows.names}
+    pairs = list(combinations(rows.names, 2))
+    if len(pairs) > most_pairs:
+        chosen = np.random.default_rng(seed).permutation(len(pairs))[:most_pairs]
+        pairs = [pairs[k] for k in np.sort(chosen)]
+    return TableScores(
+        _differences([((name,), groups_of(c)[0]) for name, c in columns.items()], rows.n),
+        _differences([(p, pair_groups(columns[p[0]], columns[p[1]])) for p in pairs], rows.n),
+    )
+
+
+def _differences(
+    grouped: Sequence[tuple[tuple[str, ...], np.ndarray]], n: int
+) -> TableDifferences:
+    each = tuple((names, variation(groups, n)) for names, groups in grouped)
+    by_chance = [_by_chance(groups, n) for _, groups in grouped]
+    return TableDifferences(each, float(np.mean(by_chance)) if by_chance else 0.0)
+
+
+def _by_chance(groups: np.ndarray, n: int) -> float:
+    """The total variation to be expected of equal distributions: shares are about normal."""
+    shares = np.bincount(groups) / len(groups)
+    unit = 1 / n + 1 / (len(groups) - n)
+    return float(np.sqrt(2 / math.pi * shares * (1 - shares) * unit).sum() / 2)
+
+
+def sdmetrics_scores(rows: ComparedRows) -> list[tuple[str, str, float]]:
+    """SDMetrics' own scores by its own code: names, titles and values; none if it is missing."""
+    try:
+        reports = import_module("sdmetrics.reports.single_table")
+        metrics = import_module("sdmetrics.single_table")
+    except ImportError:
+        return []
+    import pandas as pd
+
+    columns = [rows.column(name) for name in rows.names]
+    real, fake = (pd.DataFrame({c.name: _cells(c, rows.n)[side] for c in columns})
+                  for side in (0, 1))  # fmt: skip
+    kinds = {c.name: {"sdtype": "numerical" if c.codes is None else "categorical"}
+             for c in columns}  # fmt: skip
+    report = reports.QualityReport()
+    report.generate(real, fake, {"columns": kinds}, verbose=False)
+    detection = metrics.LogisticDetection.compute(real, fake, metadata={"columns": kinds})
+    return [
+        ("sdmetrics_quality", "SDMetrics quality", float(report.get_score())),
+        ("sdmetrics_detection", "SDMetrics logistic detection", float(detection)),
+    ]
+
+
+def _cells(column: ColumnValues, n: int) -> tuple[np.ndarray, np.ndarray]:
+    if column.codes is None:
+        assert column.numbers is not None
+        return sides_of(column.numbers, n)
+    return sides_of(np.array(column.names, dtype=object)[column.codes], n)
