@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.generated_tables import CATEGORIES
-from benchmarks.generators import METHODS, Job
+from benchmarks.generators import METHODS, Job, imported
 from benchmarks.quality import default_path, write_record
-from kermix.errors import MissingExtraError, OptionError
+from kermix.errors import OptionError
 from kermix.runs.provenance import environment, write_json
 
 __all__ = ["detection_score", "main", "training_rows"]
@@ -118,14 +118,11 @@ def train(method: str, job: Job, folder: Path, out: Path) -> None:
 
 def detection_score(real: Any, fake: Any, categories: Sequence[str]) -> float:
     """How little LightGBM can tell generated rows from true ones."""
-    try:
-        import lightgbm
-    except ImportError:
-        raise MissingExtraError("Judging needs: pip install lightgbm.") from None
     import pandas as pd
     from sklearn.metrics import roc_auc_score
     from sklearn.model_selection import StratifiedKFold
 
+    lightgbm = imported("lightgbm", "lightgbm")
     both = pd.concat([real, fake[real.columns]], ignore_index=True)
     for column in categories:
         both[column] = both[column].astype(str).astype("category")

@@ -1,6 +1,5 @@
 import numpy as np
 import pandas as pd
-
 from benchmarks.unseen_tables import training_rows
 
 

@@ -200,8 +200,8 @@ class TableModelTask(Task):
 
     def kind(self, step: int) -> str | None:
         """All steps are of one kind, unless lines are solved for or rows are in a file."""
-        in_memory = isinstance(self._rows, TableRows)
-        return "rows" if in_memory and self.model.lines is None else None
+        plain = self.model.lines is None and self.model.layout.exact is None
+        return "rows" if plain and isinstance(self._rows, TableRows) else None
 
     def batch(self, step: int) -> Asked:
         """Rows of a step, what they are asked, and which features are left out."""
