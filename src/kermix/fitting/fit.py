@@ -20,8 +20,6 @@ from kermix.environment import is_rank, world_of_environment
 from kermix.errors import OptionError
 from kermix.files import whole_file, write_array
 from kermix.fitting import open_run
-from kermix.fitting.samples_run import begin_samples
-from kermix.images.generator_run import begin_images, suits_images
 from kermix.runs.folder import check_new_folder, next_free_folder
 from kermix.runs.run import KEPT, Run, Start, equivalent_command
 from kermix.runs.train import complete
@@ -253,6 +251,8 @@ def _found_table(data: Source, asked: Asked) -> TypedTable | None:
 
 def _kind_of(dataset: Dataset, asked: Asked) -> str:
     """Images, unless a model of rows is asked for."""
+    from kermix.images.generator_run import suits_images
+
     of_rows = asked.model is not None and asked.model not in get_args(ImageModelName)
     of_rows = of_rows or asked.settings.get("cost") == "likelihood"
     return "rows" if of_rows or not suits_images(dataset) else "images"
@@ -474,6 +474,8 @@ def _begun(
 def _begin_images(
     source: str, dataset: Dataset, asked: Asked, folder: Path | None, start: Start
 ) -> tuple[Run, Dataset]:
+    from kermix.images.generator_run import begin_images
+
     chosen = image_settings(dataset, asked.settings, asked.quick)
     folder = folder or next_free_folder(dataset.name.replace(":", "-"))
     run = begin_images(
@@ -485,6 +487,8 @@ def _begin_images(
 def _begin_rows(
     data: Source, choice: Choice, asked: Asked, folder: Path | None, start: Start
 ) -> tuple[Run, Dataset]:
+    from kermix.fitting.samples_run import begin_samples
+
     notes = (choice.reason,) if choice.reason else ()
     if isinstance(choice.data, Dataset):
         dataset = choice.data
