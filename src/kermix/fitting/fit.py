@@ -23,7 +23,7 @@ from kermix.fitting import open_run
 from kermix.runs.folder import check_new_folder, next_free_folder
 from kermix.runs.run import KEPT, Run, Start, equivalent_command
 from kermix.runs.train import complete
-from kermix.settings import Strategy
+from kermix.settings import Strategy, check_name
 from kermix.tables.runs.table_fit import (
     CONTEST,
     READING,
@@ -62,11 +62,8 @@ MODELS = ("table", *get_args(RowModelName), *get_args(ImageModelName))
 
 def check_settings(settings: Mapping[str, Any], target: str | None) -> None:
     """Refuse names that no fit has, and values that the model that is asked for cannot have."""
-    unknown = sorted(set(settings) - SETTINGS)
-    if unknown:
-        raise OptionError(
-            f"There is no setting {unknown[0]!r}; there are {', '.join(sorted(SETTINGS))}."
-        )
+    for name in settings:
+        check_name(name, SETTINGS)
     model = settings.get("model")
     if model is not None:
         check_option("model", model, MODELS)
