@@ -318,6 +318,7 @@ if TYPE_CHECKING:
         linked,
         with_twins,
     )
+    from kermix.tables.model.exact_relations import ExactRelations
     from kermix.tables.model.layout import ANCHORS, TableLayout, anchor_places, find_anchors
     from kermix.tables.model.linear_relations import (
         FINEST,
@@ -330,6 +331,8 @@ if TYPE_CHECKING:
         lines_of_all,
     )
     from kermix.tables.model.network import ColumnParts, TableNetwork
+    from kermix.tables.model.relation_search import find_relations
+    from kermix.tables.model.relations import RawColumns, Relation
     from kermix.tables.model.repeated_values import RepeatedValues
     from kermix.tables.model.sampling import chain_log_density, draw_cells, orders_of
     from kermix.tables.model.sampling import complete as sampling_complete

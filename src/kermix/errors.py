@@ -9,6 +9,7 @@ __all__ = [
     "DeviceError",
     "DownloadError",
     "ImageError",
+    "InconsistentGivenWarning",
     "KermixError",
     "KernelError",
     "MissingExtraError",
@@ -113,6 +114,10 @@ class RankError(KermixError, RuntimeError):
 
 class DegenerateDataWarning(UserWarning):
     """The data have no scale (all points are equal, say), so a stated fallback was used."""
+
+
+class InconsistentGivenWarning(UserWarning):
+    """Given cells break a relation that the columns of the fitted table have."""
 
 
 class PoorFitWarning(UserWarning):

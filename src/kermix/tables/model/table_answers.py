@@ -145,6 +145,7 @@ class TableAnswers:
         check_option("frame", kind, FRAME_KINDS)
         if not deduplicate and min_distance is None:
             found = complete(self.network_, codes, values, seen, generator, on_rows=on_rows)
+            cells.warn_of_exceptions(*found, seen)
             return cells.table(*found, seen, kind, given, keys)
         drawn = codes.clone(), values.clone()
 
@@ -157,6 +158,7 @@ class TableAnswers:
 
         keep = KeepAway(self.schema_, against, deduplicate, min_distance)
         keep.settle(n_samples, draw, on_rows)
+        cells.warn_of_exceptions(*drawn, seen)
         return cells.table(*drawn, seen, kind, given, keys)
 
     def score_samples(
@@ -271,9 +273,7 @@ class TableAnswers:
         """What must not be seen where a column is asked for: its twins, and links to them."""
         layout = self.network_.layout
         twins = layout.twins_of(place)
-        links = [k for k, link in enumerate(layout.links, layout.table_columns)
-                 if link.first in twins or link.second in twins]  # fmt: skip
-        return [*twins, *links]
+        return [*twins, *layout.about(twins)]
 
     def most_likely(self, given: Mapping[str, Any] | None = None, frame: str = "dict") -> Any:
         """One whole row: what is given, and a likely value of every other column.
@@ -383,6 +383,17 @@ class TableAnswers:
             and column.name not in ruled
             and any(isinstance(value, str) for value in column.values)
         }
+
+    @property
+    def relations(self) -> list[str]:
+        """Columns that follow from others, a line each: "b = v / 3000, in 98.9 % of rows".
+
+        Shares are of the rows of the fitted table that have all cells of a relation. Samples keep
+        relations as often, exceptions are drawn freely, and gaps are filled by them.
+        """
+        self._check_fitted()
+        exact = self.network_.layout.exact
+        return [] if exact is None else exact.descriptions()
 
     def _to_fill(self, columns: Sequence[str] | None, rare: Collection[str] = ()) -> list[str]:
         """Names of columns whose gaps are filled: those modelled, and constants."""

@@ -39,11 +39,8 @@ from kermix.runs.folder import digest_of
 from kermix.runs.run import Run
 from kermix.tables.model.closeness import copies
 from kermix.tables.model.equal_columns import (
-    find_links,
-    find_twins,
     link_notes,
     twin_notes,
-    with_link_codes,
 )
 from kermix.tables.model.layout import TableLayout, with_codes
 from kermix.tables.model.table_settings import TableModelSettings
@@ -312,9 +309,7 @@ class TableData(NamedTuple):
         """
         encoded = schema.encode(frame, name=frame.name, extra=True)
         if layout is None:
-            same = find_twins(schema, encoded) if whole else ()
-            equal = find_links(schema, frame, encoded.codes, [b for _, b in same])
-            layout = TableLayout.found(schema, encoded, equal, same)
+            layout = TableLayout.found(schema, frame, encoded, whole=whole)
             schema, encoded, layout = with_codes(schema, frame, encoded, layout)
         return cls(frame, schema, encoded, layout)
 
@@ -357,13 +352,15 @@ class TableData(NamedTuple):
     @property
     def linked(self) -> EncodedTable:
         """Rows with the codes of the links."""
-        return with_link_codes(self.schema, self.layout.links, self.frame, self.encoded)
+        return self.layout.with_flags(self.schema, self.frame, self.encoded)
 
     def link_notes(self) -> list[str]:
-        """What is said about columns that are always or often equal."""
-        codes = self.linked.codes[:, self.layout.table_columns :]
+        """What is said about columns that are always or often equal, or follow from others."""
+        links, exact = self.layout.links, self.layout.exact
+        codes = self.linked.codes[:, self.layout.columns - len(links) :]
+        told = [] if exact is None else [f"{line}." for line in exact.descriptions()]
         return [*twin_notes(self.schema, self.layout.twins),
-                *link_notes(self.schema, self.layout.links, codes)]  # fmt: skip
+                *link_notes(self.schema, links, codes), *told]  # fmt: skip
 
 
 def form_of(source: str) -> str:
@@ -569,7 +566,7 @@ def _encoded(table: LargeTable, sample: TableData, frame: Frame) -> Any:
             f"{error} The table is read in blocks, and a rare value was missed when the column "
             "kinds were detected; exclude the column (--exclude), or give its kind (--kind)."
         ) from None
-    return with_link_codes(sample.schema, sample.layout.links, frame, encoded)
+    return sample.layout.with_flags(sample.schema, frame, encoded)
 
 
 def _form(files: Files) -> Any:
