@@ -330,6 +330,19 @@ def test_numbers_with_other_marks_are_no_keys(write):
     assert not few.notes()
 
 
+@pytest.mark.parametrize(("rows", "kind"), [(60, "a category"), (3000, "text")])
+def test_what_a_column_of_several_forms_has_become_is_said(rows, kind):
+    """It was called text also where it was a category, which nothing has to be done about."""
+    rng = np.random.default_rng(0)
+    cells = [
+        f"{'$' if k % 2 else 'USD '}{v}.50" for k, v in enumerate(rng.integers(1, rows, rows))
+    ]
+    cells = cells[:20] * 3 if rows == 60 else cells
+    schema = km.Schema.infer({"x": cells})
+    assert schema["x"].kind == kind.removeprefix("a ")
+    assert f"so it is {kind}. Correct" in schema.notes()[0]
+
+
 def test_a_zero_with_a_sign_leaves_numbers_numbers():
     """In a file with decimal commas they were taken for keys."""
     cells = [f"{v:.2f}" for v in np.random.default_rng(0).normal(0, 1, 300)]

@@ -182,13 +182,13 @@ class NumberLook(NamedTuple):
     marks: tuple[str, ...] = ()
     unknown: bool = False
 
-    def note(self, name: str) -> str | None:
-        """What to say of a column that is text although most of its cells are numbers."""
+    def note(self, name: str, becomes: str = "text") -> str | None:
+        """What to say of a column that is text, say, although most of its cells are numbers."""
         if self.unknown:
             return (
                 f"{name}: {self.example!r} and others hold numbers in a form that is not known, "
-                "so it is text. Write numbers alone, each in a column of its own, or use --kind "
-                f"{name}=category."
+                f"so it is {becomes}. Write numbers alone, each in a column of its own, or use "
+                f"--kind {name}=category."
             )
         if self.form is not None or min(self.numbers / MOSTLY, self.share / OFTEN) < 1:
             return None
@@ -196,13 +196,13 @@ class NumberLook(NamedTuple):
             shown = " and ".join(repr(other) for other in self.others[:2])
             return (
                 f"{name}: {100 * (1 - self.share):.2g} % of the cells, such as {shown}, are not "
-                f"numbers written as {self.example!r} is, so it is text. Correct them, name them "
-                f"as gaps (--missing), or use --kind {name}=category."
+                f"numbers written as {self.example!r} is, so it is {becomes}. Correct them, name "
+                f"them as gaps (--missing), or use --kind {name}=category."
             )
         if any(c not in f"0123456789{MARKS}{SIGNS}" for c in self.example):
             return (
                 f"{name}: {self.example!r} and the others do not have one decimal mark, so it is "
-                f"text; if it is a category, use --kind {name}=category."
+                f"{becomes}; if it is a category, use --kind {name}=category."
             )
         return None
 
