@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kermix.environment import environment, machine_name
 from kermix.errors import OptionError
-from kermix.runs.provenance import environment, machine_name, write_json
+from kermix.files import write_json
 
 __all__ = ["BENCHMARKS", "record_path", "run_benchmark"]
 
@@ -39,6 +40,7 @@ BENCHMARKS = {
     "images": "generators of MNIST, stacked MNIST and CIFAR-10: all costs, MMD, Sinkhorn",
     "tabular": "tables of numbers, against gradient boosting and an MLP",
     "typed-tables": "tables with categories, gaps and times: valid samples, drift, level, memory",
+    "planted-relations": "exact relations of columns: found, not invented, kept in samples",
     "table-throughput": "rows a second that the table model samples, scores and imputes",
     "imputation": "imputing 30 % of the cells of real tables, against scikit-learn's imputers",
     "conditional": "conditional densities, against NGBoost and xgboost-distribution",

@@ -21,7 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.runs.provenance import environment, machine_name, write_json
+from kermix.environment import environment, machine_name
+from kermix.files import write_json
 from kermix.tables.drift.monitor import DriftMonitor
 from kermix.tables.drift.run_length import Memories, combined
 

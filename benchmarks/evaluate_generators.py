@@ -16,7 +16,8 @@ import torch
 
 import kermix as km
 from kermix.data.dataset import toy
-from kermix.runs.provenance import environment, machine_name, write_json
+from kermix.environment import environment, machine_name
+from kermix.files import write_json
 
 __all__ = ["spiral_table"]
 

@@ -16,8 +16,9 @@ import numpy as np
 import torch
 
 import kermix as km
+from kermix.environment import environment, machine_name
 from kermix.evaluation.sample_distances import frechet_distance, kernel_distance, neighbour_scores
-from kermix.runs.provenance import environment, machine_name, write_json
+from kermix.files import write_json
 
 __all__ = ["compared"]
 

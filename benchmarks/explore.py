@@ -31,7 +31,7 @@ import torch
 
 import kermix as km
 from benchmarks.quality import default_path, write_record
-from kermix.explore.scales import texts
+from kermix.explore.query_service import texts
 from kermix.explore.server import Address, application, free_socket, server_of
 from kermix.explore.session import Explored
 

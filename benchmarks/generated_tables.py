@@ -26,8 +26,9 @@ import numpy as np
 
 from benchmarks.generators import METHODS, Job
 from benchmarks.quality import default_path, write_record
+from kermix.environment import environment
 from kermix.errors import MissingExtraError, OptionError
-from kermix.runs.provenance import environment, write_json
+from kermix.files import write_json
 
 __all__ = ["CATEGORIES", "detection_score", "main", "training_rows"]
 

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from kermix.costs.baselines import energy_distance
 from kermix.data.images.labelled import LabelledImages, load_labelled
 from kermix.evaluation.sample_distances import frechet_distance
-from kermix.images.augmentation import Augmentation
-from kermix.images.generator_settings import ImageSettings
+from kermix.images.augmentation import augmentation
 from kermix.images.generator_training import ImageTask
 from kermix.images.image_quality import accuracy, fit_classifier, nearest, neighbourhoods
 from kermix.networks.image_networks import Autoencoder, PlainCNN
 from kermix.training.checkpoints import load_checkpoint, save_checkpoint
+from kermix.training.fit_settings import FitSettings
 from kermix.training.loop import Trainer
 
 __all__ = ["Real", "classifier_of", "distances", "encoder_of", "kept", "read", "train"]
@@ -85,7 +85,7 @@ def kept(path: Path | None, network: nn.Module, train: Callable[[], dict[str, An
 
 
 def encoder_of(
-    real: Real, settings: ImageSettings, path: Path | None = None
+    real: Real, settings: FitSettings, path: Path | None = None
 ) -> tuple[Autoencoder, dict[str, Any]]:
     """The autoencoder that all methods share."""
     chosen = replace(settings, model="codes", steps=1, refine_steps=0)
@@ -110,15 +110,13 @@ def classifier_of(
     network = PlainCNN(
         real.shape, len(real.train.classes), widths=(width, 2 * width, 4 * width), generator=start
     ).to(real.device)
-    augmentation = Augmentation(flip=flips, shift=2 if real.shape[0] == 1 else 4)
+    changes = augmentation(flip=flips, shift=2 if real.shape[0] == 1 else 4)
 
     def fit() -> dict[str, Any]:
         begin = time.perf_counter()
         generator = torch.Generator(real.device).manual_seed(7)
         images, labels = real.train_tensors()
-        fit_classifier(
-            network, images, labels, epochs, augmentation=augmentation, generator=generator
-        )
+        fit_classifier(network, images, labels, epochs, augmentation=changes, generator=generator)
         right = accuracy(network, real.images, real.labels)
         return {"accuracy": right, "epochs": epochs, "seconds": time.perf_counter() - begin}
 
@@ -148,7 +146,7 @@ def distances(real: Real, classifier: PlainCNN, images: Tensor) -> dict[str, flo
 
 
 def train(
-    real: Real, settings: ImageSettings, autoencoder: Autoencoder | None
+    real: Real, settings: FitSettings, autoencoder: Autoencoder | None
 ) -> tuple[Trainer[ImageTask], float]:
     """Train a class-conditional model; returns it and the seconds that the cost took."""
     classes = len(real.train.classes)

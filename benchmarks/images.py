@@ -30,11 +30,12 @@ from benchmarks.image_tools import Real, classifier_of, distances, encoder_of, r
 from benchmarks.images_page import sheet_name, write_images_page
 from benchmarks.quality import write_record
 from kermix.data.loading import stacked_mnist
+from kermix.environment import environment, machine_name
 from kermix.errors import OptionError
-from kermix.images.generator_settings import ImageSettings
+from kermix.files import write_json
 from kermix.images.image_quality import parzen, stacked_modes, train_on_synthetic
 from kermix.pages.sheets import save_png, sheet
-from kermix.runs.provenance import environment, machine_name, write_json
+from kermix.training.fit_settings import FitSettings
 
 __all__ = ["METHODS", "SCALES", "SETTINGS", "TASKS", "join", "main", "run", "run_task"]
 
@@ -43,16 +44,16 @@ DEBIASED = ", debiased"
 COSTS = (*PAPER, *(cost + DEBIASED for cost in PAPER), "mmd", "energy", "sinkhorn")
 TASKS = ("mnist", "stacked", "cifar10", "spaces")
 SETTINGS = {
-    "mnist": ImageSettings(code=16, batch_size=5000, steps=2000),
-    "stacked": ImageSettings(
-        code=48, by_channel=True, spaces=("codes", "channels"), batch_size=2000, steps=1500,
-        hidden=1024, noise=64,
+    "mnist": FitSettings(model="codes", code=16, batch_size=5000, steps=2000),
+    "stacked": FitSettings(
+        model="codes", code=48, by_channel=True, spaces=("codes", "channels"), batch_size=2000,
+        steps=1500, hidden=1024, noise=64,
     ),
-    "cifar10": ImageSettings(
-        code=128, width=256, code_noise=0.1, encoder_steps=3000, batch_size=2500, steps=1000,
-        hidden=1024, noise=128,
+    "cifar10": FitSettings(
+        model="codes", code=128, width=256, code_noise=0.1, encoder_steps=3000, batch_size=2500,
+        steps=1000, hidden=1024, noise=128,
     ),
-    "spaces": ImageSettings(code=16, batch_size=2000, steps=1000, model="conv", debias=False),
+    "spaces": FitSettings(code=16, batch_size=2000, steps=1000, model="conv", debias=False),
 }  # fmt: skip
 MIXTURE: dict[str, dict[str, Any]] = {
     "mnist": {"model": "code-mixture", "components": 2000},
@@ -133,7 +134,7 @@ SCALES = {
 CLASSIFIERS = {"mnist": (8, 32, False), "cifar10": (15, 64, True)}
 
 
-def settings_of(task: str, method: str, scale: Scale) -> ImageSettings:
+def settings_of(task: str, method: str, scale: Scale) -> FitSettings:
     """What a method of a task is trained with."""
     settings = replace(SETTINGS[task], **scale.settings)
     if task == "spaces":

@@ -229,7 +229,7 @@ def _of_kind(name: str, moments: int, generator: random.Random) -> dict[str, Any
 
 
 def _stored(run: Path) -> str:
-    from kermix.fitting.kinds import open_run
+    from kermix.fitting import open_run
 
     return open_run(run).command()
 

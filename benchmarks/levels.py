@@ -28,7 +28,8 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.levels_cells import CELLS, QUICK, Cell
-from kermix.runs.provenance import environment, machine_name, write_json
+from kermix.environment import environment, machine_name
+from kermix.files import write_json
 
 __all__ = [
     "LEVEL",

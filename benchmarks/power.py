@@ -26,10 +26,11 @@ from torch import Tensor
 
 from benchmarks.power_development import development_problems
 from benchmarks.power_problems import PUBLISHED, Problem, problems
+from kermix.environment import environment, machine_name
+from kermix.files import write_json
 from kermix.kernels.distances import Layout, numbers_of
 from kermix.kernels.gaussian import choose_variance, variance_grid
 from kermix.kernels.others import LaplaceKernel
-from kermix.runs.provenance import environment, machine_name, write_json
 from kermix.two_sample.aggregate import aggregate_rows
 from kermix.two_sample.cost_test import two_sample_test
 

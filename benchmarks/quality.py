@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from kermix.environment import environment, machine_name
 from kermix.errors import RunError
-from kermix.runs.provenance import environment, machine_name, write_json
+from kermix.files import write_json
 
 __all__ = ["default_path", "merge_records", "save_sheet", "side_by_side", "write_record"]
 

@@ -20,12 +20,14 @@ import torch
 from torch import Tensor
 
 from benchmarks.quality import default_path, write_record
-from kermix import ConditionalSettings, fit_conditional
+from kermix import fit_conditional
+from kermix.training.fit_settings import FitSettings
 
 __all__ = ["METHODS", "PROBLEMS", "SETTING", "main", "run", "train_seeds"]
 
 TRAIN, TEST = 200_000, 50_000
-SETTING = ConditionalSettings(
+SETTING = FitSettings(
+    model="conditional",
     components=64,
     width=256,
     depth=3,
@@ -57,7 +59,7 @@ PROBLEMS: dict[str, tuple[Callable[[int, torch.Generator], tuple[Tensor, Tensor]
 
 
 def train_seeds(
-    problem: str, method: str, seeds: Sequence[int], setting: ConditionalSettings, device: str
+    problem: str, method: str, seeds: Sequence[int], setting: FitSettings, device: str
 ) -> dict[str, Any]:
     """Train for each seed; the gap to the entropy of each."""
     draw, entropy = PROBLEMS[problem]
@@ -74,7 +76,7 @@ def train_seeds(
             total = setting.steps + setting.refine_steps
             settings = replace(settings, cost="likelihood", steps=0, refine_steps=total)
         start = time.perf_counter()
-        model = fit_conditional(context, target, settings, device=device)
+        model = fit_conditional(context, target, device=device, **settings.as_json())
         seconds.append(time.perf_counter() - start)
         place = next(model.parameters()).device
         with torch.no_grad():
@@ -105,7 +107,7 @@ def run(
     seeds: int = 3,
     problems: Sequence[str] = tuple(PROBLEMS),
     methods: Sequence[str] = METHODS,
-    setting: ConditionalSettings = SETTING,
+    setting: FitSettings = SETTING,
     device: str = "auto",
 ) -> dict[str, list[dict[str, Any]]]:
     """All ways of training on both problems; the quick version has one seed and few steps.

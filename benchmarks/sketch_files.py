@@ -22,8 +22,9 @@ import numpy as np
 
 import kermix as km
 from benchmarks.sketch import COSTS
+from kermix.environment import environment, machine_name
 from kermix.errors import SizeError
-from kermix.runs.provenance import environment, machine_name, write_json
+from kermix.files import write_json
 
 __all__ = ["main", "run"]
 

@@ -41,12 +41,12 @@ def run(quick: bool = False) -> Iterator[dict[str, Rows]]:
     cuda = device_name() == "cuda"
     sizes = [300] if quick else [1000, 4000, 8000] if cuda else [300, 1000, 2000]
     cases = [(n, kind) for n in sizes for kind in ("uniform", "normal")]
-    tables: dict[str, Rows] = {"fit": _fits(quick)}
-    tables["training_step"] = _training_steps(200 if quick else 1000)
-    yield _with_ratios(tables)
+    tables: dict[str, Rows] = {"training_step": _training_steps(200 if quick else 1000)}
     for n, kind in cases:
         tables.setdefault("svd_cost", []).append(_svd_cost(n, kind))
         yield _with_ratios(tables)
+    tables["fit"] = _fits(quick)
+    yield _with_ratios(tables)
     if cuda:
         tables["pixels"] = pixel_epochs(quick)
         yield _with_ratios(tables)

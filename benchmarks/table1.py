@@ -26,8 +26,9 @@ import torch
 
 from kermix.data.images.labelled import load_labelled
 from kermix.errors import OptionError, RunError, TrainingError
-from kermix.images.classifier_settings import ClassifierSettings, as_written, preset
+from kermix.images.classifier_settings import as_written, preset
 from kermix.paper.table_records import AS_WRITTEN, PATCHES, hold_out, merge, train_cell
+from kermix.training.product_settings import ProductSettings
 
 __all__ = ["main", "run"]
 
@@ -109,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     return _written(given.out)
 
 
-def _cells(given: argparse.Namespace) -> list[tuple[str, ClassifierSettings, str]]:
+def _cells(given: argparse.Namespace) -> list[tuple[str, ProductSettings, str]]:
     """What to train: dataset, settings and the name of a change, seeds in the outer loop."""
     if given.as_written:
         return _cells_as_written(given)
@@ -130,7 +131,7 @@ def _cells(given: argparse.Namespace) -> list[tuple[str, ClassifierSettings, str
     return found
 
 
-def _cells_as_written(given: argparse.Namespace) -> list[tuple[str, ClassifierSettings, str]]:
+def _cells_as_written(given: argparse.Namespace) -> list[tuple[str, ProductSettings, str]]:
     options = _typed(dict(pair.split("=", 1) for pair in given.set))
     return [
         (dataset, replace(as_written(dataset, int(patch), reading), **options, seed=int(seed)),
@@ -203,7 +204,7 @@ def _variant(text: str) -> tuple[str, dict[str, str]]:
 
 
 def _typed(options: dict[str, str]) -> dict[str, Any]:
-    known = {field.name for field in fields(ClassifierSettings)}
+    known = {field.name for field in fields(ProductSettings)}
     found: dict[str, Any] = {}
     for name, text in options.items():
         if name not in known:

@@ -10,7 +10,7 @@ import os
 import matplotlib.pyplot as plt
 import torch
 
-from kermix import ConditionalSettings, fit_conditional
+from kermix import fit_conditional
 
 quick = bool(os.environ.get("KERMIX_QUICK"))
 generator = torch.Generator().manual_seed(0)
@@ -18,10 +18,10 @@ output = torch.rand(2000, 1, generator=generator)
 noise = 0.03 * torch.randn(2000, 1, generator=generator)
 context = output + 0.3 * torch.sin(2 * torch.pi * output) + noise  # the wrong way round
 
-settings = ConditionalSettings(
-    components=8, steps=10 if quick else 200, refine_steps=10 if quick else 800
+steps, refine_steps = (10, 10) if quick else (200, 800)
+model = fit_conditional(
+    context, output, components=8, steps=steps, refine_steps=refine_steps, device="cpu"
 )
-model = fit_conditional(context, output, settings, device="cpu")
 
 grid = torch.linspace(0, 1, 120)[:, None]
 heights = torch.linspace(-0.1, 1.1, 160, dtype=torch.float64)

@@ -26,8 +26,9 @@ import torch
 import zuko
 
 import kermix as km
-from kermix import ConditionalSettings, fit_conditional
-from kermix.runs.provenance import environment, write_json
+from kermix import fit_conditional
+from kermix.environment import environment
+from kermix.files import write_json
 
 RESULT = Path(__file__).resolve().parents[1] / "results" / "comparison.json"
 LIBRARIES = {"kermix": km, "geomloss": geomloss, "POT": ot, "zuko": zuko, "scikit-learn": sklearn}
@@ -72,8 +73,8 @@ def flow() -> bool:
 
 def conditional() -> bool:
     """The same here."""
-    settings = ConditionalSettings(components=2, steps=2, refine_steps=2)
-    distribution = fit_conditional(x[:, :1], x, settings, device="cpu")(x[:3, :1])
+    short = {"components": 2, "steps": 2, "refine_steps": 2}
+    distribution = fit_conditional(x[:, :1], x, device="cpu", **short)(x[:3, :1])
     return distribution.log_prob(x[:3]).shape == (3,) and distribution.sample().shape == (3, 2)
 
 

@@ -57,10 +57,10 @@ def _by_set(function: Callable[..., None]) -> list[str]:
     """The settings without an option."""
     group = getattr(function, "groups", {}).get("settings")
     lines = []
-    for cls in () if group is None else group.classes:
-        if rare := group.rare(cls):
-            lines += ["", f"| {cls.what}: by `--set NAME=VALUE` | |", "|---|---|"]
-            lines += [f"| `{name}` | {_plain(group.help_of(name, (cls,)))} |" for name in rare]
+    for part in () if group is None else group.parts:
+        if rare := group.rare(part):
+            lines += ["", f"| {part.what}: by `--set NAME=VALUE` | |", "|---|---|"]
+            lines += [f"| `{name}` | {_plain(group.help_of(name, (part,)))} |" for name in rare]
     return lines
 
 

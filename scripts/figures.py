@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 import kermix as km
 from kermix.cli.app import app
 from kermix.data.dataset import toy
-from kermix.runs.provenance import environment, write_json
+from kermix.environment import environment
+from kermix.files import write_json
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES, NUMBERS = ROOT / "docs" / "pictures", ROOT / "results" / "docs" / "costs.json"

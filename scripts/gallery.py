@@ -2,11 +2,12 @@
 
 Each script of `examples/` is one idea: the first line of its docstring is its title, the rest its
 text, and it writes one picture, NAME.png, into the folder it is run in. Without names all of them
-run; `--page` writes the page alone.
+run; `--page` writes the page and the notebooks alone.
 """
 
 import argparse
 import ast
+import json
 import os
 import runpy
 import time
@@ -15,10 +16,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES, GALLERY = ROOT / "examples", ROOT / "docs" / "gallery"
 LARGEST = 150_000  # bytes of a picture
+NOTEBOOKS = EXAMPLES / "notebooks"
 ORDER = (
-    "gradient_flow", "mode_coverage", "custom_network", "conditional_regression", "pipeline",
-    "debiased_loss", "drift", "two_sample_test", "choose_variance", "singular_functions",
-    "sketch_training", "merge_sketches", "mixture_closed_forms", "between",
+    "penguins", "gradient_flow", "mode_coverage", "custom_network", "conditional_regression",
+    "pipeline", "debiased_loss", "drift", "two_sample_test", "choose_variance",
+    "singular_functions", "sketch_training", "merge_sketches", "mixture_closed_forms", "between",
 )  # fmt: skip
 
 
@@ -47,6 +49,41 @@ def page() -> str:
     return "\n".join(lines)
 
 
+def notebook(name: str) -> str:
+    """An example as a notebook: its docstring as text, then a cell for each part of its code."""
+    source = (EXAMPLES / f"{name}.py").read_text()
+    title, _, text = (ast.get_docstring(ast.parse(source)) or "").partition("\n\n")
+    parts = source.split('"""', 2)[2].strip().split("\n\n")
+    cells = [
+        {"cell_type": "markdown", "id": "text", "metadata": {},
+         "source": f"# {title.rstrip('.')}\n\n{text}".splitlines(keepends=True)}
+    ]  # fmt: skip
+    for k, code in enumerate(_joined(parts)):
+        cells.append(
+            {"cell_type": "code", "execution_count": None, "id": f"code-{k}", "metadata": {},
+             "outputs": [], "source": code.splitlines(keepends=True)}
+        )  # fmt: skip
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    content = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4,
+               "nbformat_minor": 5}  # fmt: skip
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def _joined(parts: list[str]) -> list[str]:
+    """Parts of a script that are whole by themselves: imports together, definitions unbroken."""
+    found: list[str] = []
+    for part in parts:
+        inside = part.startswith((" ", ")")) or not part.strip()
+        imports = found and all(
+            line.startswith(("import ", "from ")) for line in part.splitlines()
+        )
+        if (inside and found) or imports:
+            found[-1] += f"\n\n{part}"
+        else:
+            found.append(part.strip("\n"))
+    return found
+
+
 def run(name: str) -> None:
     """Run one example in the gallery's folder."""
     start = time.perf_counter()
@@ -65,6 +102,9 @@ def main() -> None:
     chosen = parser.parse_args()
     GALLERY.mkdir(parents=True, exist_ok=True)
     (GALLERY / "index.md").write_text(page())
+    NOTEBOOKS.mkdir(exist_ok=True)
+    for name in ORDER:
+        (NOTEBOOKS / f"{name}.ipynb").write_text(notebook(name))
     if not chosen.page:
         import matplotlib.pyplot as plt
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import torch
 
-from kermix.runs.provenance import environment, machine_name, write_json
+from kermix.environment import environment, machine_name
+from kermix.files import write_json
 
 ROOT = Path(__file__).parent.parent
 PROCESSES = 2  # as `make test` has

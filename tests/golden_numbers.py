@@ -30,7 +30,7 @@ import kermix as km
 from golden_tables import DIGEST, Exact
 
 # ---- Names: what a move may change ------------------------------------------------------------
-from internals import ConditionalSettings, GenerationTraining, app, fit_conditional
+from internals import GenerationTraining, app, fit_conditional
 from internals import generation_module as ablations
 from internals import generation_train as train
 from internals import identity_module as identity
@@ -45,11 +45,10 @@ LOSSES_FILE, LOSS, METRIC = "metrics.csv", "loss", "metric"
 
 
 def conditional(context, target, steps, polish, finish="likelihood", **options):
-    settings = ConditionalSettings(
-        components=4, width=16, batch_size=64, refine_batch_size=64, steps=steps,
-        refine_steps=polish, refine_with=finish, **options,
+    return fit_conditional(
+        context, target, components=4, width=16, batch_size=64, refine_batch_size=64, steps=steps,
+        refine_steps=polish, refine_with=finish, **options, device="cpu",
     )  # fmt: skip
-    return fit_conditional(context, target, settings, device="cpu")
 
 
 def figure_of_generation(method):

@@ -139,24 +139,24 @@ if TYPE_CHECKING:
     from kermix.evaluation.sample_distances import nearest as neighbours_nearest
     from kermix.evaluation.spectra import EXACT_UP_TO as spectra_EXACT_UP_TO
     from kermix.evaluation.spectra import Spectrum, number_interval
-    from kermix.explore.query_service import QueryService
-    from kermix.explore.scales import texts
+    from kermix.explore.query_service import QueryService, texts
     from kermix.explore.server import Address, Server, application, free_socket, server_of
     from kermix.explore.session import Explored, explorable, odd_rows
     from kermix.explore.watch import checked
-    from kermix.files import read_checksummed, whole_file, write_array, write_checksummed
+    from kermix.files import (
+        read_checksummed,
+        whole_file,
+        write_array,
+        write_checksummed,
+        write_json,
+    )
+    from kermix.fitting import open_run
     from kermix.fitting.fit import OF_TABLES, SETTINGS, begin_fit
-    from kermix.fitting.kinds import open_run
     from kermix.fitting.samples_run import begin_samples
     from kermix.graphs import ReplayedCalls, unchanged
-    from kermix.images.augmentation import Augmentation
+    from kermix.images.augmentation import Augmentation, augmentation
     from kermix.images.classifier_run import begin_classifier, classifier
-    from kermix.images.classifier_settings import (
-        ClassifierSettings,
-        as_written,
-        preset,
-        suited_settings,
-    )
+    from kermix.images.classifier_settings import as_written, preset, suited_settings
     from kermix.images.classifier_training import (
         ClassifierTask,
         Muon,
@@ -165,7 +165,6 @@ if TYPE_CHECKING:
         orthogonal_factor,
     )
     from kermix.images.generator_run import begin_images
-    from kermix.images.generator_settings import ImageSettings
     from kermix.images.generator_training import (
         ImageRows,
         ImageTask,
@@ -266,7 +265,6 @@ if TYPE_CHECKING:
         next_free_folder,
         write_metrics,
     )
-    from kermix.runs.provenance import write_json
     from kermix.runs.run import Draw, Run, Start, equivalent_command
     from kermix.runs.train import Stopped, progress_bar
     from kermix.runs.train import complete as train_complete
@@ -320,6 +318,7 @@ if TYPE_CHECKING:
         linked,
         with_twins,
     )
+    from kermix.tables.model.exact_relations import ExactRelations
     from kermix.tables.model.layout import ANCHORS, TableLayout, anchor_places, find_anchors
     from kermix.tables.model.linear_relations import (
         FINEST,
@@ -332,6 +331,8 @@ if TYPE_CHECKING:
         lines_of_all,
     )
     from kermix.tables.model.network import ColumnParts, TableNetwork
+    from kermix.tables.model.relation_search import find_relations
+    from kermix.tables.model.relations import RawColumns, Relation
     from kermix.tables.model.repeated_values import RepeatedValues
     from kermix.tables.model.sampling import chain_log_density, draw_cells, orders_of
     from kermix.tables.model.sampling import complete as sampling_complete
@@ -344,11 +345,15 @@ if TYPE_CHECKING:
     )
     from kermix.tables.model.training_rows import OtherRows, RowStore, TableRows, table_split
     from kermix.tables.model.training_rows import split_rows as training_rows_split_rows
-    from kermix.tables.runs.conditionals import conditionals_of, strongest_pairs
     from kermix.tables.runs.run_pages import conditional_cards
     from kermix.tables.runs.table_fit import TABLE_SETTINGS, why_table_model
     from kermix.tables.runs.table_mixture import TableMixture, has_densities
-    from kermix.tables.runs.table_quality import grouped, judge_samples
+    from kermix.tables.runs.table_quality import (
+        conditionals_of,
+        grouped,
+        judge_samples,
+        strongest_pairs,
+    )
     from kermix.tables.runs.table_run import drawn_parts, model_so_far
     from kermix.tables.runs.target_fit import split_for_target
     from kermix.tables.runs.training_data import (
@@ -361,7 +366,6 @@ if TYPE_CHECKING:
     from kermix.tables.sketch_sampling import typed_sample
     from kermix.training.checkpoints import RunningAverage, load_checkpoint, save_checkpoint
     from kermix.training.conditional import (
-        ConditionalSettings,
         ConditionalTask,
         fit_conditional,
         load_conditional,
@@ -392,12 +396,14 @@ if TYPE_CHECKING:
         cauchy_schwarz_to_points,
         sample_loss,
     )
-    from kermix.training.product_training import TableSettings, TableTask, fit_table
+    from kermix.training.product_settings import NO_AUGMENTATION, ProductSettings
+    from kermix.training.product_training import TableTask, fit_table
     from kermix.training.samples_task import RowTask, Split, build_model, build_trainer
     from kermix.training.samples_task import split_rows as build_split_rows
     from kermix.two_sample.aggregate import aggregate_rows
     from kermix.two_sample.classifier_test import auc, tell_apart
     from kermix.two_sample.column_scores import (
+        FEWEST_ROWS,
         ColumnPlace,
         ColumnScores,
         ColumnsScores,
@@ -430,7 +436,7 @@ if TYPE_CHECKING:
         standard_error,
     )
     from kermix.two_sample.kernel_family import Kernels, KernelStatistics
-    from kermix.two_sample.mean_test import FEWEST_ROWS, mean_test
+    from kermix.two_sample.mean_test import mean_test
     from kermix.two_sample.permutation import (
         Blocks,
         ExchangeableUnits,

@@ -51,11 +51,10 @@ if TYPE_CHECKING:
     from kermix.tables.evaluate.evaluate import evaluate
     from kermix.tables.model.table_estimator import TableModel
     from kermix.tables.sketch_files import sketch_files
-    from kermix.training.conditional import ConditionalSettings, fit_conditional
+    from kermix.training.conditional import fit_conditional
     from kermix.two_sample.cost_test import dependence, two_sample_test
 
 __all__ = [
-    "ConditionalSettings",
     "CosineKernel",
     "DebiasedLoss",
     "DriftMonitor",
@@ -132,7 +131,7 @@ _PUBLIC = {
     "kermix.tables.evaluate.evaluate": "evaluate",
     "kermix.tables.model.table_estimator": "TableModel",
     "kermix.tables.sketch_files": "sketch_files",
-    "kermix.training.conditional": "ConditionalSettings fit_conditional",
+    "kermix.training.conditional": "fit_conditional",
     "kermix.two_sample.cost_test": "dependence two_sample_test",
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names.split()}

@@ -121,7 +121,7 @@ def with_options(options: type, **defaults: Any) -> Callable[[Function], Functio
         def call(*args: Any, **given: Any) -> Any:
             for name in given:
                 if name not in names:
-                    from kermix.settings import nearest
+                    from kermix.errors import nearest
 
                     raise OptionError(
                         f"{function.__name__} has no option {name!r}{nearest(name, names)}"

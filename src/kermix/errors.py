@@ -1,11 +1,15 @@
 """Named errors and warnings: what was wrong, the likely cause, and what to do."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 __all__ = [
     "ClusterError",
     "DegenerateDataWarning",
     "DeviceError",
     "DownloadError",
     "ImageError",
+    "InconsistentGivenWarning",
     "KermixError",
     "KernelError",
     "MissingExtraError",
@@ -24,6 +28,7 @@ __all__ = [
     "VarianceError",
     "WeightError",
     "ZeroDensityWarning",
+    "nearest",
 ]
 
 
@@ -111,9 +116,27 @@ class DegenerateDataWarning(UserWarning):
     """The data have no scale (all points are equal, say), so a stated fallback was used."""
 
 
+class InconsistentGivenWarning(UserWarning):
+    """Given cells break a relation that the columns of the fitted table have."""
+
+
 class PoorFitWarning(UserWarning):
     """A model is not clearly better than a single Gaussian."""
 
 
 class ZeroDensityWarning(UserWarning):
     """Rows hold what a model has never seen, so that their density is zero."""
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """The end of a sentence about a name that is not there: those most like it, or all.
+
+    Example:
+        >>> nearest("Femal", ["Female", "Male"]), nearest("x", ["Female", "Male"])
+        ('; did you mean Female or Male?', '; there are Female, Male.')
+    """
+    lower = {n.lower(): n for n in names}
+    near = [lower[n] for n in get_close_matches(name.lower(), lower, 3, 0.6)]
+    if near:
+        return f"; did you mean {' or '.join(near)}?"
+    return f"; there are {', '.join(lower.values())}."

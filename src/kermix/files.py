@@ -19,7 +19,14 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-__all__ = ["finite_json", "read_checksummed", "whole_file", "write_array", "write_checksummed"]
+__all__ = [
+    "finite_json",
+    "read_checksummed",
+    "whole_file",
+    "write_array",
+    "write_checksummed",
+    "write_json",
+]
 
 
 @contextmanager
@@ -49,6 +56,13 @@ def whole_file(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             part.unlink()
+
+
+def write_json(path: Path, content: Any) -> Path:
+    """Write a file in one step: a reader sees the old content or the new, never a part."""
+    with whole_file(path) as part:
+        part.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+    return path
 
 
 def write_array(path: Path, array: "np.ndarray") -> None:

@@ -5,21 +5,21 @@ A class says once what a setting may be and what it is for:
     steps: Annotated[int, Setting("Number of training steps.", least=0)] = 800
 
 From this come the check of its values, whether they are from Python, JSON or a shell, its option
-with its help, and its line in the documentation of the class. What several classes have is
-declared here, as a type with its text.
+with its help, and its line in the documentation of the class. A class may be of several families
+of models: a setting says which have it (`of`), and a default may differ between them (`usual`).
+What several classes have is declared here, as a type with its text.
 """
 
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from difflib import get_close_matches
+from dataclasses import dataclass, replace
 from functools import cache
 from types import NoneType
-from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args, get_origin
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, get_args, get_origin
 from typing import get_type_hints as hints_of
 
-from kermix.errors import OptionError
+from kermix.errors import OptionError, nearest
 
 __all__ = [
     "AVERAGE",
@@ -31,19 +31,25 @@ __all__ = [
     "WEIGHT_DECAY",
     "CovarianceType",
     "Declared",
+    "Family",
     "MatrixForm",
+    "Part",
     "PriorName",
+    "ProductForm",
     "ProductPath",
     "Setting",
     "Settings",
+    "Strategy",
     "check_name",
-    "nearest",
+    "usual",
     "value_of",
 ]
 
 MatrixForm: TypeAlias = Literal["trace", "data_fixed", "logdet"]
 CovarianceType: TypeAlias = Literal["isotropic", "diagonal"]
 PriorName: TypeAlias = Literal["uniform", "gaussian", "hybrid"]
+ProductForm: TypeAlias = Literal["variational", "product", "signed"]
+Strategy: TypeAlias = Literal["auto", "gather", "shard", "moments"]  # of costs over processes
 ProductPath: TypeAlias = Literal["plain", "fast"]
 
 WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
@@ -63,6 +69,7 @@ class Setting:
         unset: What happens where it is None, after the words "By default".
         rare: Whether it is set by `--set` alone, and has no option of its own.
         of_training: Whether it is about how a model is trained, and not what it is.
+        of: The families of models that have it; all, where none is named.
     """
 
     text: str
@@ -73,6 +80,7 @@ class Setting:
     unset: str = ""
     rare: bool = False
     of_training: bool = False
+    of: tuple[str, ...] = ()
 
     def allows(self, number: float) -> bool:
         """Whether a number is in the range; infinite ones never are."""
@@ -95,6 +103,35 @@ class Setting:
         bounds = (("at least", self.least), ("above", self.above), ("at most", self.most),
                   ("below", self.below))  # fmt: skip
         return " and ".join(f"{words} {n:g}" for words, n in bounds if n is not None)
+
+
+@dataclass(frozen=True)
+class _Usual:
+    """A default of some families of models, and that of all others."""
+
+    value: Any
+    of: tuple[tuple[str, Any], ...]
+
+    def within(self, family: str) -> Any:
+        return dict(self.of).get(family, self.value)
+
+
+def usual(value: Any, **of: Any) -> Any:
+    """A default that differs for some families of models, which are named.
+
+    Example:
+        >>> usual(800, images=2000).within("images")
+        2000
+    """
+    return _Usual(value, tuple(of.items()))
+
+
+class Family(NamedTuple):
+    """Models that have settings in common: a name, what they are in a word or two, and theirs."""
+
+    name: str
+    what: str
+    models: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -131,6 +168,16 @@ class Declared:
             hint = get_args(hint)[0]
         choices = get_args(hint) if get_origin(hint) is Literal else ()
         return cls(name, str if choices else hint, choices, many, optional, default, about)
+
+    def within(self, family: str) -> "Declared":
+        """With the default of a family of models."""
+        if not isinstance(self.default, _Usual):
+            return self
+        return replace(self, default=self.default.within(family))
+
+    def is_of(self, family: str) -> bool:
+        """Whether a family of models has it."""
+        return not self.about.of or family in self.about.of
 
     def checked(self, value: Any) -> Any:
         """The value, if it fits; NumPy's numbers become Python's, and lists tuples."""
@@ -191,24 +238,64 @@ class Declared:
         return ",".join(f"{v:g}" if isinstance(v, float) else str(v) for v in values)
 
 
+class Part(NamedTuple):
+    """The settings that a family of models has, with its defaults; what the family is."""
+
+    what: str
+    settings: tuple[Declared, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Their names."""
+        return tuple(setting.name for setting in self.settings)
+
+
 class Settings:
     """The base of all classes of settings: checked when made, and the same in JSON.
 
     Attributes:
-        what: What they are settings of, in a word or two.
+        families: The families of models that they are settings of; `model` says which is meant.
     """
 
-    what: ClassVar[str] = ""
+    families: ClassVar[tuple[Family, ...]]
 
     def __init_subclass__(cls) -> None:
         """List the settings in the documentation of the class."""
-        lines = [f"    {d.name}: {d.about.text}{_by_default(d.usual)}" for d in cls.declared()]
+        lines = [f"    {d.name}: {d.about.text}{cls._told(d)}" for d in cls.declared()]
         cls.__doc__ = "\n".join([cls.__doc__ or "", "", "Attributes:", *lines])
 
+    @classmethod
+    def _told(cls, setting: Declared) -> str:
+        """The end of a line: what is usual, and which models alone have the setting."""
+        having = [family for family in cls.families if setting.is_of(family.name)]
+        words = {f.what.lower(): setting.within(f.name).usual for f in having}
+        told = list(dict.fromkeys(filter(None, words.values())))
+        if len(told) > 1:
+            told = [f"{word} ({what})" for what, word in words.items() if word]
+        only = "" if len(having) == len(cls.families) else f" Only: {', '.join(words)}."
+        return (f" By default {', '.join(told)}." if told else "") + only
+
     def __post_init__(self) -> None:
+        family = self.family
         for setting in self.declared():
-            value = setting.checked(getattr(self, setting.name))
-            object.__setattr__(self, setting.name, value)
+            own, value = setting.within(family.name), getattr(self, setting.name)
+            if isinstance(value, _Usual):
+                value = own.default
+            value = own.checked(value)
+            if value != own.default and not own.is_of(family.name):
+                having = [m for f in self.families for m in f.models if own.is_of(f.name)]
+                raise OptionError(
+                    f"{own.name} is a setting of {', '.join(having)}; the model is "
+                    f"{getattr(self, 'model', None)}."
+                )
+            object.__setattr__(self, own.name, value)
+
+    @property
+    def family(self) -> Family:
+        """The family of models that these settings are of."""
+        model = getattr(self, "model", None)
+        named = (family for family in self.families if model in family.models)
+        return next(named, self.families[0])
 
     @classmethod
     @cache
@@ -219,13 +306,22 @@ class Settings:
         return tuple(Declared.of(name, hint, getattr(cls, name)) for name, hint in own.items())
 
     @classmethod
+    @cache
+    def part(cls, name: str | None = None) -> Part:
+        """The settings of a family of models; by default the first."""
+        family = next(f for f in cls.families if name in (None, f.name))
+        own = [d.within(family.name) for d in cls.declared() if d.is_of(family.name)]
+        settings = [replace(d, choices=family.models) if d.name == "model" else d for d in own]
+        return Part(family.what, tuple(settings))
+
+    @classmethod
     def names(cls) -> tuple[str, ...]:
         """Their names."""
         return tuple(setting.name for setting in cls.declared())
 
     def as_json(self) -> dict[str, Any]:
-        """Plain numbers, text and lists."""
-        content = asdict(self)  # type: ignore[call-overload]
+        """Plain numbers, text and lists: those that the model has."""
+        content = {name: getattr(self, name) for name in self.part(self.family.name).names}
         return {k: list(v) if isinstance(v, tuple) else v for k, v in content.items()}
 
     @classmethod
@@ -236,28 +332,10 @@ class Settings:
         return cls(**content)
 
 
-def _by_default(words: str) -> str:
-    return f" By default {words}." if words else ""
-
-
 def check_name(name: str, names: Iterable[str]) -> None:
     """Refuse the name of a setting that there is not."""
     if name not in names:
         raise OptionError(f"There is no setting {name!r}{nearest(name, sorted(names))}")
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """The end of a sentence about a name that is not there: those most like it, or all.
-
-    Example:
-        >>> nearest("Femal", ["Female", "Male"]), nearest("x", ["Female", "Male"])
-        ('; did you mean Female or Male?', '; there are Female, Male.')
-    """
-    lower = {n.lower(): n for n in names}
-    near = [lower[n] for n in get_close_matches(name.lower(), lower, 3, 0.6)]
-    if near:
-        return f"; did you mean {' or '.join(near)}?"
-    return f"; there are {', '.join(lower.values())}."
 
 
 def value_of(text: str) -> Any:

@@ -11,7 +11,7 @@ from benchmarks.range_parts import range_parts
 from benchmarks.spectra import bounds
 from typer.testing import CliRunner
 
-from benchmarks import speed
+from benchmarks import calls, speed
 from kermix.errors import OptionError
 
 
@@ -93,3 +93,12 @@ def test_parts_of_a_low_rank_add_up():
     assert whole["s"] == pytest.approx(sum(row["s"] for row in parts))
     assert len(parts) == len({row["what"] for row in parts}) == 8
     assert all(row["N"] == 60 and row["rank"] == 20 for row in [*parts, whole])
+
+
+def test_calls_are_timed_however_a_cost_is_called():
+    *_, tables = calls.run(quick=True)
+    rows = {(row["what"], row["d"]): row for row in tables["calls"]}
+    ways = {"kept_ms", "new_ms", "function_ms", "eager_ms"}
+    for cost in ("scalar", "vector", "matrix", "svd"):
+        for d in (2, 64):
+            assert all(rows[cost, d][way] > 0 for way in ways)

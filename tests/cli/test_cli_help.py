@@ -60,14 +60,14 @@ def test_the_help_of_fit_shows_what_all_models_have(monkeypatch):
 @pytest.mark.parametrize(
     ("model", "shown", "hidden"),
     [("table", "--dropout", "--cost"), ("mixture", "--cost", "--dropout"),
-     ("codes", "--spaces", "--refine-with"), ("conv", "--kernel-variance", "--spaces")],
+     ("codes", "--spaces", "--refine-with"), ("small-conv", "--kernel-variance", "--spaces")],
 )  # fmt: skip
 def test_the_help_of_a_model_shows_its_own_settings(model, shown, hidden, monkeypatch):
     for words in (["--model", model], [f"--model={model}"]):
         text = _help(monkeypatch, "fit", *words)
         assert shown in text
         assert hidden not in _options(text)["Model"] + _options(text)["Training"]
-    assert ("Mixtures:" in text) == (model == "conv")  # which is one of rows, and one of images
+    assert "Mixtures:" not in text
     assert "By default 12." in _help(monkeypatch, "fit", "--model", "table")
 
 
@@ -84,8 +84,8 @@ def test_the_help_of_classify_is_about_images_or_a_target(monkeypatch):
 def test_an_option_for_each_setting_that_is_not_rare(name):
     command = get_command(app).commands[name]
     options = {option for parameter in command.params for option in parameter.opts}
-    for cls in function_of(name).groups["settings"].classes:
-        common = {s.name for s in cls.declared() if not s.about.rare}
+    for part in function_of(name).groups["settings"].parts:
+        common = {s.name for s in part.settings if not s.about.rare}
         assert {f"--{setting.replace('_', '-')}" for setting in common} <= options
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import json
 import runpy
 import struct
 
@@ -45,8 +46,29 @@ def test_there_are_enough():
     assert len(EXAMPLES) >= 10
 
 
-def test_page_is_made_from_the_docstrings():
+def load_gallery():
     spec = importlib.util.spec_from_file_location("gallery", ROOT / "scripts" / "gallery.py")
     gallery = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(gallery)
+    return gallery
+
+
+@pytest.mark.parametrize("script", EXAMPLES, ids=lambda p: p.stem)
+def test_notebooks_are_the_scripts(script):
+    """Each cell is whole by itself, and together they are the script, which is run above."""
+    written = (ROOT / "examples" / "notebooks" / f"{script.stem}.ipynb").read_text()
+    assert written == load_gallery().notebook(script.stem), "run: make pages"
+    cells = json.loads(written)["cells"]
+    codes = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert len(codes) >= 2
+    for code in codes:
+        compile(code, script.stem, "exec")
+    tree = ast.parse(script.read_text())
+    assert ast.dump(ast.parse("\n\n".join(codes))) == ast.dump(
+        ast.Module(body=tree.body[1:], type_ignores=[])
+    )
+
+
+def test_page_is_made_from_the_docstrings():
+    gallery = load_gallery()
     assert gallery.page() == (PICTURES / "index.md").read_text(), "run: make gallery"

@@ -17,7 +17,6 @@ from internals import (
     odd_rows,
     texts,
 )
-from internals import query_service_module as questions_module
 from kermix import Schema
 from kermix.errors import KermixError, OptionError, SchemaError
 
@@ -239,13 +238,13 @@ def test_whole_numbers_of_many_digits_are_kept():
         questions.ask({"x": "0x10"})
 
 
-def test_how_much_the_order_counts_is_told_where_it_is_much(model, monkeypatch):
+def test_how_much_the_order_counts_is_told_where_it_is_much(model):
     spread = QueryService(model).order_spread
-    rows = model.sample(questions_module.JUDGED, random_state=0)
+    rows = model.sample(200, random_state=0)
     assert spread == pytest.approx(model.order_spread(rows), rel=0.2)
     for least, expected in ((spread * 2, None), (spread / 2, spread)):
-        monkeypatch.setattr(questions_module, "LARGE_SPREAD", least)
-        assert QueryService(model).described.get("order_spread") == expected
+        described = QueryService(model, large_spread=least).described
+        assert described.get("order_spread") == expected
     values = np.random.default_rng(0).normal(size=(50, 2))
     closed = gaussian(pd.DataFrame(values, columns=["a", "b"]), [0.0, 0.0], [1.0, 1.0])
     assert QueryService(closed).order_spread == 0

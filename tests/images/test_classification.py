@@ -8,18 +8,19 @@ from torch.testing import assert_close
 
 from internals import (
     Augmentation,
-    ClassifierSettings,
     ClassifierTask,
     LabelledImages,
     Muon,
+    ProductSettings,
     RunningAverage,
     Trainer,
+    augmentation,
     load_classifier,
     load_labelled,
 )
 from kermix.errors import OptionError, RunError, SampleError, ShapeError, TrainingError
 
-SMALL = ClassifierSettings(
+SMALL = ProductSettings(
     width=16, depth=2, output_width=32, epochs=2, batch_size=256, shift=1, evaluate_every=0
 )
 
@@ -48,7 +49,7 @@ def test_the_baseline_learns_too(digits):
     train = LabelledImages(
         "few", digits[0].images[:400], digits[0].labels[:400], digits[0].classes
     )
-    settings = ClassifierSettings(model="cnn", epochs=2, batch_size=40, shift=0, evaluate_every=2)
+    settings = ProductSettings(model="cnn", epochs=2, batch_size=40, shift=0, evaluate_every=2)
     trainer = Trainer(ClassifierTask(train, digits[1], settings), device="cpu")
     trainer.run()
     assert trainer.history[-1]["test_accuracy"] > 0.7
@@ -122,14 +123,14 @@ def test_scores_of_mirror_images_can_be_averaged(digits):
 
 
 def test_settings_survive_json_and_refuse_nonsense():
-    settings = ClassifierSettings(patch=5, anchors_at=(1, 2), whitening=None)
-    assert ClassifierSettings.from_json(settings.as_json()) == settings
+    settings = ProductSettings(patch=5, anchors_at=(1, 2), whitening=None)
+    assert ProductSettings.from_json(settings.as_json()) == settings
     with pytest.raises(OptionError, match="taste"):
-        ClassifierSettings.from_json({"taste": 1})
+        ProductSettings.from_json({"taste": 1})
     for options in ({"epochs": 0}, {"learning_rate": -1.0}, {"smoothing": 1.0}, {"warmup": 0.0},
                     {"shift": -1}, {"zoom": 1.0}, {"model": "resnet"}):  # fmt: skip
         with pytest.raises(OptionError, match=next(iter(options))):
-            ClassifierSettings(**options)
+            ProductSettings(**options)
 
 
 def test_troubles_have_named_errors(digits, tmp_path):
@@ -151,16 +152,16 @@ def test_troubles_have_named_errors(digits, tmp_path):
 def test_augmentation_moves_whole_pixels():
     images = torch.arange(2 * 3 * 5 * 6, dtype=torch.uint8).view(2, 3, 5, 6)
     generator = torch.Generator().manual_seed(0)
-    assert torch.equal(Augmentation()(images, generator), images)
+    assert torch.equal(augmentation()(images, generator), images)
     padded = torch.nn.functional.pad(images.float(), (2, 2, 2, 2), mode="reflect").byte()
     crops = {
         tuple(padded[i, :, y : y + 5, x : x + 6].flatten().tolist())
         for i in range(2) for y in range(5) for x in range(5)
     }  # fmt: skip
     for _ in range(10):
-        moved = Augmentation(shift=2)(images, generator)
+        moved = augmentation(shift=2)(images, generator)
         assert all(tuple(image.flatten().tolist()) in crops for image in moved)
-    flips = [Augmentation(flip=True)(images, generator) for _ in range(20)]
+    flips = [augmentation(flip=True)(images, generator) for _ in range(20)]
     kept = [bool((f[0] == images[0]).all()) for f in flips]
     turned = [bool((f[0] == images[0].flip(2)).all()) for f in flips]
     assert all(a != b for a, b in zip(kept, turned, strict=True))
@@ -172,21 +173,21 @@ def test_cutout_and_rotation():
     generator = torch.Generator().manual_seed(0)
     images = torch.zeros(50, 1, 8, 8, dtype=torch.uint8)
     images[:, :, ::2] = 100
-    cut = (Augmentation(cutout=4)(images, generator) == 50).sum((1, 2, 3))
+    cut = (augmentation(cutout=4)(images, generator) == 50).sum((1, 2, 3))
     assert cut.max() == 16
     assert (cut >= 4).all()
-    turned = Augmentation(rotation=20.0, zoom=0.1)(images, generator)
+    turned = augmentation(rotation=20.0, zoom=0.1)(images, generator)
     assert turned.dtype == torch.uint8
     assert not torch.equal(turned, images)
-    same = Augmentation(rotation=1e-9)(images, generator)
+    same = augmentation(rotation=1e-9)(images, generator)
     assert torch.equal(same, images)
-    assert str(Augmentation(flip=True, shift=2, cutout=4)) == "flip, shift 2, cutout 4"
+    assert str(augmentation(flip=True, shift=2, cutout=4)) == "flip, shift 2, cutout 4"
 
 
 def test_colour_changes_brightness_and_contrast_only():
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(20, 3, 4, 4, generator=generator) / 4 + 0.375
-    changed = Augmentation(colour=0.2)(images, generator)
+    changed = augmentation(colour=0.2)(images, generator)
     # A line in each image: one slope and one constant for all of its pixels.
     flat, new = images.flatten(1), changed.flatten(1)
     slope = (new[:, 1] - new[:, 0]) / (flat[:, 1] - flat[:, 0])
@@ -197,20 +198,20 @@ def test_colour_changes_brightness_and_contrast_only():
     assert (brighter < 0.21).all()
     assert brighter.max() > 0.1
     bright = torch.full((50, 1, 2, 2), 250, dtype=torch.uint8)
-    assert (Augmentation(colour=0.2)(bright, generator) > 190).all()  # no byte runs over
+    assert (augmentation(colour=0.2)(bright, generator) > 190).all()  # no byte runs over
 
 
 def test_rectangles_of_other_images_count_by_their_area():
     generator = torch.Generator().manual_seed(0)
     images = torch.arange(100.0).view(-1, 1, 1, 1).expand(-1, 1, 8, 8)
-    mixed, own = Augmentation(mix=0.5).mixed(images, generator)
+    mixed, own = augmentation(mix=0.5).mixed(images, generator)
     is_own = (mixed == images).flatten(1).float().mean(1)
     is_next = (mixed == images.roll(1, 0)).flatten(1).float().mean(1)
     assert_close(own, is_own)
     assert_close(is_own + is_next, torch.ones(100))
     assert 20 < int((own < 1).sum()) < 60
     with pytest.raises(OptionError, match="at least 0 and at most 1"):
-        Augmentation(mix=1.5)
+        augmentation(mix=1.5)
 
 
 def test_labels_are_mixed_with_the_images(digits):
@@ -219,7 +220,7 @@ def test_labels_are_mixed_with_the_images(digits):
     images, labels = torch.tensor(digits[0].images[:64]), torch.tensor(digits[0].labels[:64])
     loss, scores = trainer.task.loss_and_scores(trainer.model, images, labels)
     again = torch.Generator().manual_seed(trainer.task.generator.initial_seed())
-    _, own = Augmentation.of(settings).mixed(images, again)
+    _, own = Augmentation(settings).mixed(images, again)
     chances = scores.log_softmax(1)
     rows = torch.arange(64)
     expected = own * chances[rows, labels] + (1 - own) * chances[rows, labels.roll(1)]
@@ -267,7 +268,7 @@ def test_only_the_scores_learn_at_the_rate_of_scores(digits, optimizer):
         with pytest.raises(OptionError, match="score_rate"):
             replace(settings, score_rate=wrong)
     with pytest.raises(OptionError, match="not for the CNN"):
-        ClassifierSettings(model="cnn", score_rate=0.5)
+        ProductSettings(model="cnn", score_rate=0.5)
 
 
 def test_three_images_in_steps_of_two(digits):

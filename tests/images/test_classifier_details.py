@@ -10,7 +10,6 @@ from torch.testing import assert_close
 
 from internals import (
     Augmentation,
-    ClassifierSettings,
     ClassifierTask,
     GaussianLayer,
     GaussianOutput,
@@ -18,7 +17,9 @@ from internals import (
     GaussianProductClassifier,
     LabelledImages,
     ProductDesign,
+    ProductSettings,
     Trainer,
+    augmentation,
     gaussian,
     gaussian_norm,
     load_checkpoint,
@@ -29,7 +30,7 @@ from internals import classifier_settings_module as presets
 from internals import table_records_module as table_cells
 
 SIDE = 6
-TINY = ClassifierSettings(
+TINY = ProductSettings(
     width=8, depth=2, output_width=12, epochs=2, batch_size=8, shift=0, evaluate_every=0
 )
 
@@ -117,7 +118,7 @@ def test_averaged_weights_have_the_statistics_of_augmented_images():
     trainer = trainer_of(cutout=4 * SIDE)
     trainer.run()
     model, images = trainer.task.final(), torch.tensor(trainer.task.train.images)
-    colours = Augmentation(cutout=4 * SIDE)(images, start())
+    colours = augmentation(cutout=4 * SIDE)(images, start())
     assert bool((colours == colours[:, :, :1, :1]).all())
     first = model.layers[0]
     with torch.no_grad():
@@ -130,9 +131,7 @@ def test_the_history_has_the_loss_of_what_is_trained_on(smoothing, cutout):
     trainer = trainer_of(batch_size=48, epochs=1, smoothing=smoothing, cutout=cutout)
     assert trainer.reports_every == 1
     labels = torch.tensor(trainer.task.train.labels)
-    images = Augmentation.of(trainer.task.settings)(
-        torch.tensor(trainer.task.train.images), start()
-    )
+    images = Augmentation(trainer.task.settings)(torch.tensor(trainer.task.train.images), start())
     with torch.no_grad():
         scores = trainer.model.train()(images)
     chances = scores.log_softmax(1)
@@ -232,7 +231,7 @@ def test_the_first_anchors_are_values_of_patches_but_none_far_out():
 
 def test_the_share_of_another_image_is_that_of_a_uniform_area():
     images = torch.arange(8000.0).view(-1, 1, 1, 1).expand(-1, 1, 40, 60)
-    foreign = 1 - Augmentation(mix=1.0).mixed(images, start())[1].double()
+    foreign = 1 - augmentation(mix=1.0).mixed(images, start())[1].double()
     # A side s = sqrt(area), relative to that of the image, with its middle uniform in the image:
     # s - s^2/4 of it lies inside on average, and s^2 - 5/12 s^3 is the mean of the square.
     mean = 1 / 2 - 1 / 2 * 2 / 5 + 1 / 16 * 1 / 3
@@ -341,7 +340,7 @@ def moments(images):
 def test_every_second_image_is_turned_and_by_no_more_than_was_said():
     line = torch.zeros(300, 1, 41, 41)
     line[:, :, 19:22, 10:31] = 1.0
-    turned = Augmentation(rotation=15.0)(line, start())
+    turned = augmentation(rotation=15.0)(line, start())
     same = (turned == line).flatten(1).all(1)
     assert 120 < int(same.sum()) < 180
     across, down, both = moments(turned[~same])
@@ -349,13 +348,13 @@ def test_every_second_image_is_turned_and_by_no_more_than_was_said():
     assert 14 < float(angle.max()) < 15.3
     assert -15.3 < float(angle.min()) < -14
     white = torch.ones(50, 1, 9, 9)
-    assert_close(Augmentation(rotation=45.0, zoom=0.2)(white, start()), white)  # nothing black
+    assert_close(augmentation(rotation=45.0, zoom=0.2)(white, start()), white)  # nothing black
 
 
 def test_zoom_changes_both_sides_apart():
     place = torch.arange(41) - 20
     spot = torch.exp(-(place**2 + place[:, None] ** 2) / 50).expand(300, 1, 41, 41)
-    zoomed = Augmentation(zoom=0.2)(spot, start())
+    zoomed = augmentation(zoom=0.2)(spot, start())
     zoomed = zoomed[(zoomed != spot).flatten(1).any(1)]
     sides = torch.stack(moments(zoomed)[:2]).sqrt() / 5
     assert float(sides.min()) == pytest.approx(1 / 1.2, abs=0.02)
@@ -365,7 +364,7 @@ def test_zoom_changes_both_sides_apart():
 
 def test_colours_of_floats_stay_between_0_and_1():
     images = torch.rand(50, 1, 4, 4, generator=start()).round()
-    changed = Augmentation(colour=0.5)(images, start())
+    changed = augmentation(colour=0.5)(images, start())
     assert float(changed.min()) == 0.0
     assert float(changed.max()) == 1.0
 

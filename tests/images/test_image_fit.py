@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from internals import (
-    Augmentation,
+    FitSettings,
     ImageRows,
-    ImageSettings,
     ImageTask,
     MixtureTable,
     Trainer,
     accuracy,
+    augmentation,
     em_pass,
     fit_classifier,
     train_on_synthetic,
@@ -39,7 +39,7 @@ def pictures(n=60, channels=1, seed=0):
 def trainer_of(**options):
     images, labels = pictures()
     classes = options.pop("classes", 2)
-    settings = ImageSettings(**{**SHORT, **options})
+    settings = FitSettings(**{"model": "codes", **SHORT, **options})
     held = (images[:20], labels[:20])
     given = labels[20:] if classes > 1 else None
     return Trainer(ImageTask(images[20:], given, classes, settings, held), device="cpu")
@@ -89,7 +89,9 @@ def test_classes_are_told_apart():
 
 def test_channels_are_a_space_of_their_own():
     images, _ = pictures(channels=3)
-    settings = ImageSettings(**{**SHORT, "code": 6}, by_channel=True, spaces=("codes", "channels"))
+    spaces = ("codes", "channels")
+    chosen = {"model": "codes", **SHORT, "code": 6}
+    settings = FitSettings(**chosen, by_channel=True, spaces=spaces)
     trainer = Trainer(ImageTask(images, None, 1, settings), device="cpu")
     assert trainer.run()
     assert trainer.model.sample(2, torch.Generator().manual_seed(0)).images.shape[1] == 3
@@ -169,14 +171,14 @@ def test_a_loss_that_is_not_finite_is_named():
 )
 def test_settings_that_cannot_be(wrong, text):
     with pytest.raises(OptionError, match=text):
-        ImageSettings(**wrong)
+        FitSettings(**{"model": "codes", **wrong})
 
 
 def test_settings_go_through_json():
-    settings = ImageSettings(spaces=("pixels", "random"), model="conv", images_at_once=5)
-    assert ImageSettings.from_json(settings.as_json()) == settings
+    settings = FitSettings(spaces=("pixels", "random"), model="conv", images_at_once=5)
+    assert FitSettings.from_json(settings.as_json()) == settings
     with pytest.raises(OptionError, match="no setting 'colour'"):
-        ImageSettings.from_json({"colour": 1})
+        FitSettings.from_json({"colour": 1})
 
 
 def plain_em(x, means, weights, variances, isotropic):
@@ -248,6 +250,12 @@ def test_classifiers_learn_from_synthetic_images():
         network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(256, 2))
     generator = torch.Generator().manual_seed(0)
     fit_classifier(
-        network, x, y, 10, batch_size=20, augmentation=Augmentation(True, 1), generator=generator
+        network,
+        x,
+        y,
+        10,
+        batch_size=20,
+        augmentation=augmentation(flip=True, shift=1),
+        generator=generator,
     )
     assert accuracy(network, x, y) > 0.7

@@ -11,8 +11,7 @@ from PIL import Image
 from test_celeba import write_faces
 from test_fit_command import kermix
 
-from internals import ImageSettings, Start, begin_images, load_checkpoint, open_run
-from internals import generator_run_module as image_run
+from internals import FitSettings, Start, begin_images, load_checkpoint, open_run
 from kermix.errors import OptionError, RunError
 
 SHORT = ["--quick", "--encoder-steps", "8", "--steps", "6", "--batch-size", "12", "--code", "3",
@@ -27,9 +26,9 @@ def _own_cache(tmp_path_factory, monkeypatch):
 @pytest.fixture(autouse=True, scope="module")
 def _small_networks():
     # Checkpoints of 15 MB after each step take most of the time else.
-    quick = ImageSettings.quick
+    quick = FitSettings.quick
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ImageSettings, "quick", lambda s: replace(quick(s), width=8, hidden=32))
+        patch.setattr(FitSettings, "quick", lambda s: replace(quick(s), width=8, hidden=32))
         yield
 
 
@@ -81,7 +80,7 @@ def test_run_folder_of_images_holds_everything(fitted):
     assert open_run(fitted).kind.name == "images"
     with np.load(fitted / "samples.npz") as saved:
         assert saved["images"].dtype == np.uint8
-        assert saved["images"].shape == (image_run.SAMPLES, 3, 16, 16)
+        assert saved["images"].shape == (2000, 3, 16, 16)
         assert set(saved["labels"]) == {0, 1}
     moments = sorted(p.name for p in (fitted / "samples").iterdir())
     assert moments[-1] == "step-000014.png"
@@ -94,8 +93,9 @@ def test_run_folder_of_images_holds_everything(fitted):
 
 def test_report_of_images_shows_what_matters(fitted, squares):
     page = (fitted / "report.html").read_text()
-    for text in ("No copies", "nearest training image", "Interpolation between noise vectors",
-                 "reconstruction", "one class a column (circle, square)",
+    for text in ("The nearest training images", "nearest training image to its right",
+                 "Interpolation between noise vectors", "reconstruction",
+                 "one class a column (circle, square)",
                  "at step 14"):  # fmt: skip
         assert text in page, text
     assert page.count("data:image/png;base64,") >= 9

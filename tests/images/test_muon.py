@@ -5,9 +5,9 @@ import torch
 from typer.testing import CliRunner
 
 from internals import (
-    ClassifierSettings,
     ClassifierTask,
     Muon,
+    ProductSettings,
     Trainer,
     app,
     orthogonal_factor,
@@ -77,9 +77,7 @@ def test_training_needs_no_newer_torch(without_muon):
     from internals import load_labelled
 
     train, test = (load_labelled("digits", part) for part in ("train", "test"))
-    settings = ClassifierSettings(
-        optimizer="muon", width=8, depth=2, output_width=16, batch_size=64
-    )
+    settings = ProductSettings(optimizer="muon", width=8, depth=2, output_width=16, batch_size=64)
     trainer = Trainer(ClassifierTask(train, test, settings), device="cpu")
     before = trainer.model.layers[1].weight.detach().clone()
     assert not trainer.run(should_stop=lambda: True)

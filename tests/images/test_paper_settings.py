@@ -8,7 +8,6 @@ from internals import (
     FitSettings,
     GaussianPrior,
     HybridPrior,
-    ImageSettings,
     ImageTask,
     Split,
     Trainer,
@@ -43,7 +42,7 @@ def test_kernel_variance_excludes_a_schedule():
         with pytest.raises(OptionError, match="kernel_variance"):
             FitSettings(kernel_variance=0.1, **other)
     with pytest.raises(OptionError, match="kernel_variance"):
-        ImageSettings(kernel_variance=0.1, variance=2.0)
+        FitSettings(model="codes", kernel_variance=0.1, variance=2.0)
     with pytest.raises(OptionError, match="above 0"):
         FitSettings(kernel_variance=-1.0)
     with pytest.raises(OptionError, match="batch of sets"):
@@ -70,11 +69,11 @@ def test_the_form_of_the_matrix_cost_is_what_is_trained(form):
 
 
 def test_forms_belong_to_the_matrix_cost():
-    for settings in (FitSettings, ImageSettings):
+    for model in ("mixture", "codes"):
         with pytest.raises(OptionError, match="cost='matrix'"):
-            settings(cost="svd", form="trace")
+            FitSettings(model=model, cost="svd", form="trace")
         with pytest.raises(OptionError, match="form"):
-            settings(cost="matrix", form="determinant")
+            FitSettings(model=model, cost="matrix", form="determinant")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +87,7 @@ def test_forms_belong_to_the_matrix_cost():
     ],
 )
 def test_images_have_all_priors(options, prior):
-    settings = ImageSettings(model="conv", spaces=("pixels",), width=8, **options)
+    settings = FitSettings(model="conv", spaces=("pixels",), width=8, **options)
     model = build_image_model((1, 8, 8), torch.ones(1), settings)
     assert model.prior == prior
     drawn = model.eval().sample(3, torch.Generator().manual_seed(0))
@@ -97,12 +96,12 @@ def test_images_have_all_priors(options, prior):
 
 def test_a_uniform_prior_has_no_states():
     with pytest.raises(OptionError, match="hybrid"):
-        ImageSettings(prior="uniform", states=3)
+        FitSettings(model="codes", prior="uniform", states=3)
 
 
 def test_kernel_variance_of_images_is_that_of_pixels():
     images = np.random.default_rng(0).integers(0, 255, (40, 1, 8, 8), dtype=np.uint8)
-    settings = ImageSettings(
+    settings = FitSettings(
         model="conv", spaces=("pixels",), width=8, steps=2, batch_size=10, debias=False,
         kernel_variance=0.03, variance_factors=(1.0,), cost="matrix", form="data_fixed",
     )  # fmt: skip

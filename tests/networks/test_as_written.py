@@ -6,9 +6,9 @@ import torch
 from benchmarks import table1
 from internals import (
     Augmentation,
-    ClassifierSettings,
     GaussianLayer,
     GaussianOutput,
+    ProductSettings,
     as_written,
     build_classifier,
 )
@@ -72,7 +72,7 @@ def test_nothing_is_added_to_the_equations(reading):
     assert model.patch_map.equal(torch.eye(9).double())
     assert not model.patch_mean.any()
     settings = as_written("mnist", 3, reading)
-    assert str(Augmentation.of(settings)) == "none"
+    assert str(Augmentation(settings)) == "none"
     assert settings.positions == 1
 
 
@@ -112,11 +112,11 @@ def test_some_positions_have_their_own_vectors():
 
 def test_readings_that_cannot_be_are_refused():
     with pytest.raises(OptionError, match="reading"):
-        build_classifier(ClassifierSettings(reading="row"), SHAPE, 10)
+        build_classifier(ProductSettings(reading="row"), SHAPE, 10)
     with pytest.raises(OptionError, match="data_anchors"):
-        build_classifier(ClassifierSettings(reading="vector"), SHAPE, 10)
+        build_classifier(ProductSettings(reading="vector"), SHAPE, 10)
     with pytest.raises(OptionError, match="whitening"):
-        build_classifier(ClassifierSettings(raw_pixels=True), SHAPE, 10)
+        build_classifier(ProductSettings(raw_pixels=True), SHAPE, 10)
 
 
 def test_cells_are_trained_as_written(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from internals import ImageSettings, ImageTask, ProductMixture, Trainer, product_em_pass
+from internals import FitSettings, ImageTask, ProductMixture, Trainer, product_em_pass
 from kermix import GaussianMixture
 from kermix.errors import OptionError, ShapeError
 
@@ -118,7 +118,7 @@ def test_bad_sizes_are_refused():
         ProductMixture(2, 2, 3, 0, generator=torch.Generator())
 
 
-SMALL = ImageSettings(
+SMALL = FitSettings(
     model="code-mixture", code=4, by_channel=True, groups=3, components=6, width=8,
     encoder_steps=4, encoder_batch=16, steps=3, refine_steps=3, batch_size=24,
 )  # fmt: skip
@@ -144,7 +144,7 @@ def test_a_fit_of_channels_is_resumed_exactly(tmp_path):
     assert all(t.equal(expected[name]) for name, t in resumed.model.state_dict().items())
     drawn = whole.model.sample(10, torch.Generator().manual_seed(0))
     assert drawn.images.shape == (10, 2, 8, 8)
-    assert not ImageSettings(by_channel=True, code=4, groups=3).multiplies
+    assert not FitSettings(model="codes", by_channel=True, code=4, groups=3).multiplies
     assert not replace(SMALL, groups=0).multiplies
 
 

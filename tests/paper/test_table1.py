@@ -128,9 +128,9 @@ def test_every_column_has_a_goal_and_the_papers_number():
         for patch in COLUMNS:
             model = "cnn" if patch is None else "gaussian-product"
             settings = presets.preset(dataset, model, patch)
-            assert Augmentation.of(settings) != Augmentation()
+            assert str(Augmentation(settings)) != "none"
             plain = presets.preset(dataset, model, patch, False)
-            assert Augmentation.of(plain) == Augmentation()
+            assert str(Augmentation(plain)) == "none"
 
 
 def test_the_commands_on_the_page_have_the_settings_of_the_records():

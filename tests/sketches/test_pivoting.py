@@ -11,8 +11,11 @@ V = 0.05
 
 
 def pivots(points, rank, seed=0, tolerance=None):
-    terms = km.GaussianKernel(V).cross_terms(points.shape[1])
-    return random_pivots(points, terms, rank, tolerance, torch.Generator().manual_seed(seed))
+
+    def gram(a, b):
+        return torch.exp(-torch.cdist(a.double(), b.double()).square() / (4 * V * a.shape[1]))
+
+    return random_pivots(points, gram, rank, tolerance, torch.Generator().manual_seed(seed))
 
 
 def left_over(points, chosen):

@@ -1,6 +1,8 @@
 """A comparison, an evaluation and the report of a fit of the same two tables say the same."""
 
 import json
+import re
+from html import unescape
 
 import numpy as np
 import pandas as pd
@@ -72,6 +74,62 @@ def test_a_pair_of_columns_has_one_difference_and_copies_one_share(results):
     for pair in fitted["pairs"]:
         assert pairs[frozenset((pair["first"], pair["second"]))] == pair["difference"]
     assert judged["copies"] == fitted["copies"]
+
+
+def numbers(content, path=()):
+    """Numbers of JSON, by their path."""
+    parts = content.items() if isinstance(content, dict) else enumerate(content)
+    for name, value in parts:
+        if isinstance(value, dict | list | tuple):
+            yield from numbers(value, (*path, str(name)))
+        elif isinstance(value, int | float):
+            yield "/".join((*path, str(name))), value
+
+
+def test_the_verdict_of_an_evaluation_is_that_of_the_comparison_number_by_number(results):
+    found, judged, _, _ = results
+    one, two = (dict(numbers(r.to_dict())) for r in (found, judged))
+    # A fifth of an evaluation's level is for copies; what would be found at it is said with it.
+    by_level = {name: two[name] for name in ("verdict/level", "verdict/detectable_shift")}
+    assert judged.verdict.level == pytest.approx(0.8 * found.verdict.level)
+    verdict = {path: value for path, value in one.items() if path.startswith("verdict/")}
+    assert len(verdict) > 20
+    assert {path: two[path] for path in verdict} == {**verdict, **by_level}
+    assert [one[f"rows/{k}"] for k in (0, 1)] == [two[f"rows/{k}"] for k in (0, 1)]
+
+
+def said(page):
+    """Names and values on a page, without its charts."""
+    shown = re.sub(r"<(svg|style|script).*?</\1>", "", page, flags=re.DOTALL)
+    text = re.sub(r"(\| )+", "| ", " ".join(unescape(re.sub(r"<[^>]+>", " | ", shown)).split()))
+    for name, rule in {
+        "AUC": r"AUC (0\.\d\d)\b",
+        "interval": r"(0\.\d+ to 0\.\d+)(?:; 0\.5 is chance|\. Another)",
+        "p of a difference": r"(?:They differ|data, clearly|data, a little) \(p = ([\d.]+)",
+        "what differs most": r"Most different, from \S+ to \S+: (.*?)\.(?: |$)",
+        "exact copies, %": r"exact copies (?:\| )?(\d[\d.]*)\s?%",
+    }.items():
+        yield from ((name, value) for value in re.findall(rule, text))
+    one = r"(kind|tall|wide|petals)"
+    for column, value in re.findall(rf"\| {one} (?:\| )?(?:difference )?(0\.\d+)", text):
+        yield column, round(float(value), 3)
+    pair = rf"\| {one} (?:and|with) {one} (?:\| )?(?:difference )?(0\.\d+)"
+    for first, second, value in re.findall(pair, text):
+        yield frozenset((first, second)), round(float(value), 3)
+
+
+def test_what_pages_say_under_one_name_is_one_number(results):
+    *_, pages = results
+    found = {}
+    for page, text in pages.items():
+        for name, value in said(text):
+            found.setdefault(name, {}).setdefault(value, set()).add(page)
+    assert {name: values for name, values in found.items() if len(values) > 1} == {}
+    assert next(iter(found["AUC"].values())) == {"compare", "evaluate", "fit"}
+    shared = [name for name, values in found.items() if len(next(iter(values.values()))) > 1]
+    assert {"interval", "p of a difference", "what differs most"} <= {*shared}
+    assert {"kind", "tall", "wide", "petals"} <= {*shared}
+    assert sum(isinstance(name, frozenset) for name in shared) == 6
 
 
 def test_medians_and_shares_are_those_of_the_frames():

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from internals import (
-    ConditionalSettings,
     ConditionalTask,
+    FitSettings,
     Trainer,
     fit_conditional,
     load_checkpoint,
@@ -34,7 +34,7 @@ def small(**options):
         "refine_steps": 300,
         "refine_batch_size": 256,
     }
-    return ConditionalSettings(**{**given, **options})
+    return FitSettings(model="conditional", **{**given, **options})
 
 
 def test_spherical_loss_is_least_at_the_density_itself():
@@ -54,7 +54,7 @@ def test_spherical_loss_is_least_at_the_density_itself():
 
 @pytest.mark.parametrize("options", [{}, {"refine_with": "likelihood"}, {"cost": "likelihood"}])
 def test_both_branches_are_found(options):
-    model = fit_conditional(*two_branches(4000), small(**options), device="cpu")
+    model = fit_conditional(*two_branches(4000), **small(**options).as_json(), device="cpu")
     c, x = two_branches(2000, seed=1)
     entropy = math.log(2) + 0.5 * math.log(2 * math.pi * math.e * 0.1**2)
     with torch.no_grad():
@@ -65,7 +65,7 @@ def test_both_branches_are_found(options):
 def test_same_seed_same_network():
     data = two_branches(200)
     first, second, other = (
-        fit_conditional(*data, small(steps=5, refine_steps=5, seed=s), device="cpu")
+        fit_conditional(*data, **small(steps=5, refine_steps=5, seed=s).as_json(), device="cpu")
         for s in (1, 1, 2)
     )
     for a, b in zip(first.parameters(), second.parameters(), strict=True):
@@ -78,7 +78,7 @@ def test_errors():
     with pytest.raises(ShapeError, match="context has 10 rows but target has 9"):
         fit_conditional(c, x[:9])
     with pytest.raises(OptionError, match="nothing to train"):
-        ConditionalSettings(steps=0, refine_steps=0)
+        FitSettings(model="conditional", steps=0, refine_steps=0)
 
 
 @pytest.mark.parametrize(
@@ -87,12 +87,12 @@ def test_errors():
 def test_a_stopped_fit_ends_with_the_same_weights(tmp_path, stop, cost):
     settings, path = small(cost=cost, steps=8, refine_steps=20), tmp_path / "fit"
     data = two_branches(300)
-    whole = fit_conditional(*data, settings, device="cpu")
+    whole = fit_conditional(*data, **settings.as_json(), device="cpu")
     stop += 0 if cost == "svd" else settings.steps
     first = Trainer(ConditionalTask(*data, settings), device="cpu", last="fit")
     assert not first.run(folder=tmp_path, should_stop=lambda: first.step == stop)
     assert load_checkpoint(path)[1]["step"] == stop
-    resumed = fit_conditional(*data, settings, device="cpu", checkpoint=path)
+    resumed = fit_conditional(*data, **settings.as_json(), device="cpu", checkpoint=path)
     for a, b in zip(whole.parameters(), resumed.parameters(), strict=True):
         assert a.equal(b)
     read = load_conditional(path)
@@ -106,11 +106,13 @@ def test_a_stopped_fit_ends_with_the_same_weights(tmp_path, stop, cost):
 
 def test_a_checkpoint_of_another_fit_is_refused(tmp_path):
     data, settings, path = two_branches(100), small(steps=2, refine_steps=2), tmp_path / "fit"
-    fit_conditional(*data, settings, device="cpu", checkpoint=path)
+    fit_conditional(*data, **settings.as_json(), device="cpu", checkpoint=path)
     with pytest.raises(RunError, match="other settings or data"):
-        fit_conditional(*data, small(steps=2, refine_steps=3), device="cpu", checkpoint=path)
+        fit_conditional(
+            *data, **small(steps=2, refine_steps=3).as_json(), device="cpu", checkpoint=path
+        )
     with pytest.raises(RunError, match="other settings or data"):
-        fit_conditional(data[0] * 2, data[1], settings, device="cpu", checkpoint=path)
+        fit_conditional(data[0] * 2, data[1], **settings.as_json(), device="cpu", checkpoint=path)
     path.write_bytes(b"no checkpoint")
     with pytest.raises(RunError, match="not a checkpoint"):
         load_conditional(path)

@@ -17,24 +17,21 @@ from torch import nn
 import kermix
 from internals import (
     METHODS,
-    Augmentation,
-    ClassifierSettings,
     ClassifierTask,
     ColumnBins,
-    ConditionalSettings,
     ConditionalTask,
     FitSettings,
     GenerationTraining,
-    ImageSettings,
     ImageTask,
     JudgeTask,
     LabelledImages,
+    ProductSettings,
     RowTask,
     SampleTask,
-    TableSettings,
     TableTask,
     Task,
     Trainer,
+    augmentation,
     build_model,
     load_checkpoint,
     make_fabric,
@@ -69,14 +66,16 @@ def conditional_task():
         "batch_size": 16,
         "contexts": 4,
     }
-    return ConditionalTask(c, 2 * c, ConditionalSettings(**options, refine_batch_size=16))
+    return ConditionalTask(
+        c, 2 * c, FitSettings(model="conditional", **options, refine_batch_size=16)
+    )
 
 
 def image_task(**options):
     images = np.random.default_rng(0).integers(0, 256, (40, 1, 8, 8), dtype=np.uint8)
-    settings = ImageSettings(
-        encoder_steps=6, steps=5, batch_size=12, width=8, hidden=8, code=3, noise=4,
-        encoder_batch=8, components=4, **options,
+    settings = FitSettings(
+        **{"model": "codes", **options}, encoder_steps=6, steps=5, batch_size=12, width=8,
+        hidden=8, code=3, noise=4, encoder_batch=8, components=4,
     )  # fmt: skip
     return ImageTask(images, np.arange(40) % 2, 2, settings, (images[:10], np.arange(10) % 2))
 
@@ -85,7 +84,7 @@ def classifier_task(**options):
     draw = np.random.default_rng(0)
     images = draw.integers(0, 256, (40, 1, 8, 8)).astype(np.uint8)
     data = LabelledImages("random", images, draw.integers(0, 3, 40), ("a", "b", "c"))
-    settings = ClassifierSettings(
+    settings = ProductSettings(
         width=8, depth=1, output_width=8, epochs=4, batch_size=10, shift=1, **options
     )
     return ClassifierTask(data, data, settings)
@@ -94,8 +93,9 @@ def classifier_task(**options):
 def table_task(**options):
     x = torch.randn(45, 2, generator=start())
     splits = [tuple(torch.randperm(45, generator=start(s)).split([33, 12])) for s in (1, 2)]
-    settings = TableSettings(
-        **{"terms": 4, "width": 4, "epochs": 5, "batch_size": 8, "learning_rate": 0.03, **options}
+    settings = ProductSettings(
+        model="rows",
+        **{"terms": 4, "width": 4, "epochs": 5, "batch_size": 8, "learning_rate": 0.03, **options},
     )
     return TableTask(x, x.square(), 2, splits, settings)
 
@@ -103,7 +103,9 @@ def table_task(**options):
 def binned_task():
     x = torch.randn(45, 2, generator=start()).double().round()  # fewer values than rows in a batch
     everything = torch.arange(45)
-    settings = TableSettings(terms=4, width=4, epochs=5, batch_size=8, learning_rate=0.03)
+    settings = ProductSettings(
+        model="rows", terms=4, width=4, epochs=5, batch_size=8, learning_rate=0.03
+    )
     splits = [(everything, everything[:0])] * 2
     labels = (x[:, 0] > 0).long()
     return TableTask(x, labels, 2, splits, settings, ColumnBins(x.numpy()))
@@ -112,8 +114,8 @@ def binned_task():
 def judge_task():
     images, labels = torch.rand(40, 1, 6, 6, generator=start()), torch.arange(40) % 2
     network = mlp_classifier((1, 6, 6), 2, start(), width=8)  # with dropout
-    augmentation = Augmentation(flip=True, shift=1)
-    return JudgeTask(network, images, labels, 4, 9, 1e-2, augmentation, start(3))
+    changes = augmentation(flip=True, shift=1)
+    return JudgeTask(network, images, labels, 4, 9, 1e-2, changes, start(3))
 
 
 def sample_task():

@@ -14,22 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from internals import (
-    ClassifierSettings,
-    ConditionalSettings,
     FitSettings,
-    ImageSettings,
+    ProductSettings,
     TableModelSettings,
-    TableSettings,
     equivalent_command,
     set_options,
     value_of,
 )
 from kermix.errors import OptionError
 
-CLASSES = (
-    FitSettings, ImageSettings, TableModelSettings, TableSettings, ClassifierSettings,
-    ConditionalSettings,
-)  # fmt: skip
+CLASSES = (FitSettings, TableModelSettings, ProductSettings)
 FIELDS = [(c, f.name, get_type_hints(c)[f.name]) for c in CLASSES for f in fields(c)]
 IDS = [f"{c.__name__}-{name}" for c, name, _ in FIELDS]
 MISFITS = ("False", "3", "none", 2.5, 7, True, False, None, (1.5,), ("a",), {"a": 1})

@@ -6,7 +6,7 @@ import torch
 from internals import (
     ColumnBins,
     GaussianProduct,
-    TableSettings,
+    ProductSettings,
     TableTask,
     Trainer,
     fit_table,
@@ -28,7 +28,7 @@ def everything(count: int, members: int = 2) -> list[tuple[torch.Tensor, torch.T
 
 def task(count: int, **options) -> TableTask:
     rows, labels = table(count)
-    settings = TableSettings(**{**SMALL, **options})
+    settings = ProductSettings(model="rows", **{**SMALL, **options})
     bins = ColumnBins(rows.numpy())
     made = TableTask(rows, labels, 2, everything(count), settings, bins)
     Trainer(made, device="cpu")
@@ -43,7 +43,7 @@ def test_values_are_gone_through_once_where_they_are_fewer_than_the_rows(count, 
 
 def test_a_batch_of_one_row_is_refused():
     with pytest.raises(OptionError, match="batch_size=1 must be a whole number, at least 2"):
-        TableSettings(batch_size=1)
+        ProductSettings(model="rows", batch_size=1)
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 7, 33])
@@ -79,7 +79,7 @@ def test_statistics_at_the_end_are_those_of_the_training_rows(held, batch_size):
     rows, labels = table(300)
     bins = ColumnBins(rows.numpy(), most=64)
     splits = [(torch.arange(300 - held), torch.arange(300 - held, 300))] * 2
-    settings = TableSettings(**{**SMALL, "batch_size": batch_size})
+    settings = ProductSettings(model="rows", **{**SMALL, "batch_size": batch_size})
     fitted = fit_table(rows, labels, 2, splits, settings, bins=bins, device="cpu").network
     values = bins.grid.inputs[torch.arange(2), bins.codes.long()].flatten(1).float()
     inputs = (values if batch_size > 64 else bins.inputs(rows.numpy()).float())[: 300 - held]
@@ -92,7 +92,7 @@ def test_statistics_at_the_end_are_those_of_the_training_rows(held, batch_size):
 def test_statistics_of_a_fit_without_bins():
     rows, _ = table(300)
     rows = rows.float()
-    settings = TableSettings(**SMALL, batch_size=150)
+    settings = ProductSettings(model="rows", **SMALL, batch_size=150)
     fitted = fit_table(rows, rows, 2, everything(300), settings, device="cpu").network
     answers = fitted(rows)
     fitted.train()

@@ -258,7 +258,7 @@ def test_settings_that_make_no_sense(options):
 
 def test_conv_needs_square_images():
     with pytest.raises(OptionError, match="square"):
-        build_model(torch.zeros(3, 2), FitSettings(model="conv"))
+        build_model(torch.zeros(3, 2), FitSettings(model="small-conv"))
 
 
 @pytest.mark.parametrize(("device", "precision"), [("toaster", "32-true"), ("cpu", "3-true")])

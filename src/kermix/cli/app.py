@@ -56,7 +56,7 @@ COMMANDS = {
         "evaluate_command", "command", COMPARING, (*COMPARES, "sklearn", "safetensors")
     ),
     "drift": Entry("drift_command", "command", COMPARING, COMPARES),
-    "schema": Entry("schema_command", "command", COMPARING, READS),
+    "schema": Entry("tables_command", "schema", COMPARING, READS),
     "sketch": Entry("sketch_command", "command", COMPARING, (*READS, "safetensors")),
     "spectrum": Entry("spectrum_command", "command", COMPARING, COMPARES),
     "classify": Entry("classify_command", "classify", MORE, FITS),

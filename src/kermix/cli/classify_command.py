@@ -17,7 +17,7 @@ from kermix.cli.options import (
     DataRoot,
     Device,
     ImageSize,
-    Kinds,
+    Parts,
     Quick,
     RunOut,
     SettingsOptions,
@@ -34,20 +34,22 @@ from kermix.cli.tables_command import predict_table, table_run
 from kermix.data.readers.common import Reading, counted
 from kermix.errors import OptionError
 from kermix.files import whole_file
-from kermix.images.classifier_settings import ClassifierSettings
 from kermix.runs.folder import check_run
 from kermix.tables.model.table_settings import TableModelSettings
+from kermix.training.product_settings import IMAGES, ProductSettings
 
 __all__ = ["classify", "predict"]
 
 
-def _kinds(words: Sequence[str]) -> Kinds:
+OF_IMAGES, OF_TABLES = ProductSettings.part(IMAGES), TableModelSettings.part()
+
+
+def _parts(words: Sequence[str]) -> Parts:
     """The settings that can matter: those of images, unless a target is named."""
-    of_table = value_typed(words, "--target") is not None
-    return (TableModelSettings,) if of_table else (ClassifierSettings,)
+    return (OF_TABLES,) if value_typed(words, "--target") is not None else (OF_IMAGES,)
 
 
-SETTINGS = SettingsOptions((ClassifierSettings, TableModelSettings), _kinds, without=("target",))
+SETTINGS = SettingsOptions((OF_IMAGES, OF_TABLES), _parts, without=("target",))
 
 
 def _of_images(
@@ -153,10 +155,10 @@ def _is_table(data: str, target: str | None, reading: Reading) -> bool:
 
 
 def _check_of_table(data: str, asked: dict[str, Any]) -> None:
-    unused = [name for name in asked if name not in TableModelSettings.names()]
+    unused = [name for name in asked if name not in OF_TABLES.names]
     if unused:
         name = unused[0]
-        by_set = name in SETTINGS.rare(ClassifierSettings)
+        by_set = name in SETTINGS.rare(OF_IMAGES)
         option = name if by_set else f"--{name.replace('_', '-')}"
         raise OptionError(f"{data} is a table; {option} is only for images.")
 
@@ -222,7 +224,7 @@ def predict(
         )
     if out is not None:
         check_output(out, ".csv")
-    from kermix.fitting.kinds import open_run
+    from kermix.fitting import open_run
     from kermix.images.predictions import predictions
 
     check_kind(run, CLASSIFY)

@@ -15,7 +15,7 @@ from kermix.cli.options import (
     DataRoot,
     Device,
     ImageSize,
-    Kinds,
+    Parts,
     Quick,
     RunOut,
     SettingsOptions,
@@ -30,14 +30,19 @@ from kermix.cli.options import (
 from kermix.cli.output import print_notes
 from kermix.data.readers.common import Reading
 from kermix.environment import is_main_process
-from kermix.images.generator_settings import ImageModelName, ImageSettings
 from kermix.runs.folder import check_run
 from kermix.tables.model.table_settings import TableModelSettings
-from kermix.training.fit_settings import FitSettings, ModelName
+from kermix.training.fit_settings import (
+    IMAGES,
+    ROWS,
+    FitSettings,
+    ImageModelName,
+    RowModelName,
+)
 
 __all__ = ["SETTINGS", "fit", "resume"]
 
-Model: TypeAlias = Literal["auto", "table", ModelName, ImageModelName]
+Model: TypeAlias = Literal["auto", "table", RowModelName, ImageModelName]
 Devices = Annotated[
     int | None,
     typer.Option(
@@ -74,19 +79,21 @@ FromDisk = Annotated[
 ]
 
 
-def _kinds(words: Sequence[str]) -> Kinds:
+PARTS = {
+    RowModelName: FitSettings.part(ROWS),
+    Literal["table"]: TableModelSettings.part(),
+    ImageModelName: FitSettings.part(IMAGES),
+}
+
+
+def _parts(words: Sequence[str]) -> Parts:
     """The settings that can matter: all, unless a model is named."""
     model = value_typed(words, "--model")
-    named = {
-        FitSettings: get_args(ModelName),
-        TableModelSettings: ("table",),
-        ImageSettings: get_args(ImageModelName),
-    }
-    return tuple(cls for cls, models in named.items() if model in models) or tuple(named)
+    named = tuple(part for models, part in PARTS.items() if model in get_args(models))
+    return named or tuple(PARTS.values())
 
 
-CLASSES = (FitSettings, TableModelSettings, ImageSettings)
-SETTINGS = SettingsOptions(CLASSES, _kinds, without=("model", "target"))
+SETTINGS = SettingsOptions(tuple(PARTS.values()), _parts, without=("model", "target"))
 
 
 def _of_data(
@@ -158,8 +165,8 @@ def fit(
             "column given any others, or, if all columns are numbers, a closed-form "
             "mixture if it is better on held-out rows; for arrays and few rows, mixture; for "
             "images of 16 pixels or more, codes. All are mixture, network, continuous, generator, "
-            "conv; codes, code-mixture; table. What they are and their settings: kermix fit "
-            "--model NAME --help.",
+            "small-conv; codes, code-mixture, conv; table. Their settings: kermix fit --model "
+            "NAME --help.",
         ),
     ] = None,
     settings: dict[str, Any],

@@ -37,7 +37,7 @@ from kermix.data.readers.common import (
     is_remote,
 )
 from kermix.errors import OptionError
-from kermix.settings import Declared, Settings, check_name
+from kermix.settings import Declared, Part, check_name
 
 if TYPE_CHECKING:
     from typer._click import Context, HelpFormatter
@@ -59,7 +59,7 @@ __all__ = [
     "DataRoot",
     "Device",
     "ImageSize",
-    "Kinds",
+    "Parts",
     "Quick",
     "RunOut",
     "SettingsOptions",
@@ -319,7 +319,7 @@ reads_tables = takes(reading=_reading)
 
 
 # Options made from classes of settings, and help that shows those that apply.
-Kinds: TypeAlias = tuple[type[Settings], ...]
+Parts: TypeAlias = tuple[Part, ...]
 BY_SET = typer.Option(
     "--set",
     metavar="NAME=VALUE",
@@ -332,19 +332,19 @@ class SettingsOptions:
     """The options of classes of settings, a group for `takes`: what was given, by name.
 
     Args:
-        classes: The classes. What is rare in them is given by `--set`.
+        parts: What families of models have. What is rare there is given by `--set`.
         applying: Those that can matter, by the words that were typed.
         without: Settings that the command has options of its own for.
     """
 
     def __init__(
         self,
-        classes: Kinds,
-        applying: Callable[[Sequence[str]], Kinds],
+        parts: Parts,
+        applying: Callable[[Sequence[str]], Parts],
         without: Sequence[str] = (),
     ) -> None:
-        self.classes, self._applying, self._without = classes, applying, without
-        every = [setting for cls in classes for setting in cls.declared()]
+        self.parts, self._applying, self._without = parts, applying, without
+        every = [setting for part in parts for setting in part.settings]
         usual = [s for s in every if not s.about.rare]
         self._declared = {s.name: s for s in (*reversed(every), *reversed(usual))}
         self.names = dict.fromkeys(s.name for s in usual if s.name not in without)
@@ -365,7 +365,7 @@ class SettingsOptions:
     def _parameter(self, name: str) -> Parameter:
         declared = self._declared[name]
         panel = TRAINING if declared.about.of_training else MODEL
-        choices = dict.fromkeys(c for cls in self.classes for c in _choices(cls, name))
+        choices = dict.fromkeys(c for part in self.parts for c in _choices(part, name))
         kind: Any = declared.kind
         if declared.many:
             kind = str
@@ -374,46 +374,46 @@ class SettingsOptions:
         switch = f"--{name.replace('_', '-')}/--no-{name.replace('_', '-')}"
         option = typer.Option(
             *([switch] if kind is bool else []),
-            help=self.help_of(name, self.classes),
+            help=self.help_of(name, self.parts),
             metavar="NAME" if choices else None,
             rich_help_panel=panel,
         )
         hint = Annotated[kind | None, option]
         return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=hint)
 
-    def help_of(self, name: str, classes: Kinds) -> str:
-        """What an option is for, in these classes; those that agree are named together."""
-        having = {cls: _of(cls, name) for cls in classes if _has(cls, name)}
-        having = having or {cls: _of(cls, name) for cls in classes if name in cls.names()}
+    def help_of(self, name: str, parts: Parts) -> str:
+        """What an option is for, in these families; those that agree are named together."""
+        having = {part.what: _of(part, name) for part in parts if _has(part, name)}
+        having = having or {part.what: _of(part, name) for part in parts if name in part.names}
         texts: dict[str, dict[str, list[str]]] = {}
-        for cls, declared in having.items():
+        for what, declared in having.items():
             usual = texts.setdefault(declared.about.text, {})
-            usual.setdefault(declared.usual, []).append(cls.what)
-        alone = len(texts) == 1 and len(having) == len(classes)
-        parts = []
+            usual.setdefault(declared.usual, []).append(what)
+        alone = len(texts) == 1 and len(having) == len(parts)
+        told = []
         for text, usual in texts.items():
             whose = ", ".join(what for names in usual.values() for what in names)
             said = text if alone else f"{whose}: {text[0].lower()}{text[1:]}"
-            parts.append(said + _by_default(usual))
-        return re.sub(r"`([\w.]+)`", lambda found: self._as_typed(found[1]), " ".join(parts))
+            told.append(said + _by_default(usual))
+        return re.sub(r"`([\w.]+)`", lambda found: self._as_typed(found[1]), " ".join(told))
 
-    def rare(self, cls: type[Settings]) -> list[str]:
-        """The settings of a class that `--set` alone can give."""
-        rare = [setting.name for setting in cls.declared() if setting.about.rare]
+    def rare(self, part: Part) -> list[str]:
+        """The settings of a family that `--set` alone can give."""
+        rare = [setting.name for setting in part.settings if setting.about.rare]
         return [name for name in rare if name not in self._without]
 
     def _as_typed(self, name: str) -> str:
         return f"--{name.replace('_', '-')}" if name in self.names else name
 
     def shown(self, option: Any, words: Sequence[str]) -> Any:
-        """An option as the help has it for these words; None if a class that applies lacks it."""
+        """An option as the help has it for these words; None if a family that applies lacks it."""
         if option.name not in self.names:
             return option
-        classes = self._applying(words)
-        if not all(_has(cls, option.name) for cls in classes):
+        parts = self._applying(words)
+        if not all(_has(part, option.name) for part in parts):
             return None
         told = copy(option)
-        told.help = self.help_of(option.name, classes)
+        told.help = self.help_of(option.name, parts)
         return told
 
 
@@ -472,17 +472,17 @@ def value_typed(words: Sequence[str], option: str) -> str | None:
     return value
 
 
-def _of(cls: type[Settings], name: str) -> Declared:
-    return next(setting for setting in cls.declared() if setting.name == name)
+def _of(part: Part, name: str) -> Declared:
+    return next(setting for setting in part.settings if setting.name == name)
 
 
-def _has(cls: type[Settings], name: str) -> bool:
-    """Whether a setting of a class has an option."""
-    return name in cls.names() and not _of(cls, name).about.rare
+def _has(part: Part, name: str) -> bool:
+    """Whether a setting of a family has an option."""
+    return name in part.names and not _of(part, name).about.rare
 
 
-def _choices(cls: type[Settings], name: str) -> Sequence[str]:
-    return _of(cls, name).choices if _has(cls, name) else ()
+def _choices(part: Part, name: str) -> Sequence[str]:
+    return _of(part, name).choices if _has(part, name) else ()
 
 
 def _by_default(usual: Mapping[str, Sequence[str]]) -> str:

@@ -21,14 +21,17 @@ from kermix.files import finite_json
 
 if TYPE_CHECKING:
     from kermix.pages.page import Page, Repeat
-    from kermix.runs.run import Shown
+    from kermix.runs.run import Run, Shown
 
 __all__ = [
     "DIFFERENT",
     "INTERRUPTED",
     "WORDS",
     "check_output",
+    "check_writable",
+    "counting",
     "end_stopped_run",
+    "notes_to",
     "parse_variances",
     "plain",
     "print_json",
@@ -37,16 +40,16 @@ __all__ = [
     "print_sentence",
     "print_table",
     "saved_page",
+    "say",
     "show_run",
     "split_names",
+    "written_path",
 ]
 
 WORDS = "kermix.words"  # where the context of a command has the words that were typed
 DIFFERENT = 3  # the status of --fail-if-different
 INTERRUPTED = 130  # the status of a program that was stopped by Ctrl-C
-MOST_LINES, FEW_LINES = 40, 10  # printed whole up to the first, else the second
 CONTROLS = {c: f"\\x{c:02x}" for c in (*range(9), *range(11, 32), *range(127, 160))}
-GAP, SHORTEST_NAME = 2, 12  # characters between columns of a table, and of its first column
 
 
 def plain(text: str) -> str:
@@ -79,7 +82,7 @@ def print_table(
         collapse_padding=True,
     )
     cells = [(column, *(row[k] for row in rows)) for k, column in enumerate(columns)]
-    widths = _widths(cells, console.width - GAP * (len(columns) - 1))
+    widths = _widths(cells, console.width - 2 * (len(columns) - 1))
     for k, (column, width) in enumerate(zip(columns, widths, strict=True)):
         justify: Literal["left", "right"] = "left" if k == 0 else "right"
         table.add_column(escape(column), justify=justify, overflow="fold", width=width)
@@ -109,13 +112,13 @@ def print_sentence(main: str = "", rest: str = "") -> None:
         console.print(escape(plain(rest)), highlight=False)
 
 
-def print_lines(lines: Sequence[str]) -> None:
+def print_lines(lines: Sequence[str], most: int = 40, few: int = 10) -> None:
     """Print lines for another program, all of them; for a person on a terminal, the first few."""
     shown = [plain(line) for line in lines] if sys.stdout.isatty() else lines
-    if sys.stdout.isatty() and len(lines) > MOST_LINES:
+    if sys.stdout.isatty() and len(lines) > most:
         shown = [
-            *shown[:FEW_LINES],
-            f"... and {len(lines) - FEW_LINES:,} more; write all of them with -o FILE",
+            *shown[:few],
+            f"... and {len(lines) - few:,} more; write all of them with -o FILE",
         ]
     sys.stdout.write("".join(f"{line}\n" for line in shown))
     sys.stdout.flush()
@@ -127,11 +130,11 @@ def print_notes(notes: Iterable[str], console: Console | None = None) -> None:
         (console or Console()).print("[yellow]note:[/]", escape(plain(note)), highlight=False)
 
 
-def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int | None]:
+def _widths(columns: Sequence[Sequence[str]], room: int, shortest: int = 12) -> list[int | None]:
     """Widths that break lines between words; a very long name gives way where nothing else can."""
     widths = [max(map(len, cells)) for cells in columns]
     least = [max((len(w) for cell in cells for w in cell.split()), default=0) for cells in columns]
-    for lowest in (least, [min(least[0], SHORTEST_NAME), *least[1:]]):
+    for lowest in (least, [min(least[0], shortest), *least[1:]]):
         for k in (*range(1, len(widths)), 0):
             widths[k] -= min(max(0, sum(widths) - room), widths[k] - lowest[k])
     return [*widths] if sum(widths) <= room else [None] * len(widths)
@@ -175,8 +178,8 @@ def saved_page(
 
 def _repeat(context: typer.Context) -> "Repeat":
     """How a command is repeated."""
+    from kermix.environment import environment
     from kermix.pages.page import Repeat
-    from kermix.runs.provenance import environment
 
     made = {**environment(), "directory": str(Path.cwd())}
     command = shlex.join(["kermix", *context.meta[WORDS]])
@@ -226,3 +229,36 @@ def show_run(
     if table_below is not None:
         print_table(*table_below)
     console.print(f"report: [bold]{folder / 'report.html'}[/]", soft_wrap=True)
+
+
+def written_path(out: Path, run: "Run") -> Path:
+    """Where to write: a name without an ending gets that of the run's data."""
+    return out if out.suffix else out.with_name(out.name + run.config["form"])
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a table that cannot be written, before the work."""
+    from kermix.data.writing import WRITABLE
+
+    if not path.name.lower().endswith(WRITABLE):
+        raise OptionError(f"{path}: the name must end in one of {', '.join(WRITABLE)}.")
+    check_output(path)
+
+
+@contextmanager
+def counting(label: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar of rows on the terminal, beside what is printed for programs."""
+    from kermix.runs.train import progress_bar
+
+    with progress_bar(label, total, console=notes_to()) as (bar, task):
+        yield lambda rows: bar.advance(task, rows)
+
+
+def notes_to() -> Console:
+    """Where notes go: beside what is printed for programs."""
+    return Console(stderr=True)
+
+
+def say(text: str) -> None:
+    """A line for people."""
+    notes_to().print(plain(text), markup=False, highlight=False, soft_wrap=True)

@@ -7,8 +7,13 @@ import typer
 from rich.console import Console
 
 from kermix.cli.options import takes
-from kermix.cli.output import check_output, print_sentence
-from kermix.cli.tables_command import check_writable, counting, written_path
+from kermix.cli.output import (
+    check_output,
+    check_writable,
+    counting,
+    print_sentence,
+    written_path,
+)
 from kermix.data.readers.common import counted, listed
 from kermix.errors import OptionError
 from kermix.runs.folder import check_run
@@ -81,7 +86,7 @@ def sample(
 ) -> None:
     """Draw samples from a fitted model."""
     check_run(run)
-    from kermix.fitting.kinds import open_run
+    from kermix.fitting import open_run
     from kermix.runs.folder import TABLE
     from kermix.runs.run import Draw
 

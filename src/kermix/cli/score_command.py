@@ -6,17 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kermix.cli.options import AS_FOUND, check_there, reads_tables
-from kermix.cli.output import print_lines, print_notes
-from kermix.cli.tables_command import (
-    check_writable,
-    counting,
-    csv_lines,
-    ids_of,
-    notes_to,
-    read_rows,
-    say,
-    write_tables,
-)
+from kermix.cli.output import check_writable, counting, notes_to, print_lines, print_notes, say
+from kermix.cli.tables_command import csv_lines, ids_of, read_rows, write_tables
 from kermix.data.readers.common import Reading, counted
 from kermix.errors import OptionError
 from kermix.runs.folder import check_run
@@ -60,7 +51,7 @@ def score(
     check_there(data)
     import numpy as np
 
-    from kermix.fitting.kinds import open_run
+    from kermix.fitting import open_run
 
     opened = open_run(run)
     opened.answer("score")

@@ -1,7 +1,6 @@
-"""`kermix impute`, and what `sample`, `score` and `predict` need for a run of the table model."""
+"""`kermix schema` and `kermix impute`, and what `score` and `predict` need for the table model."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,8 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from kermix.cli.options import AS_FOUND, check_there, reads_tables
-from kermix.cli.output import check_output, plain, print_lines, print_notes, split_names
+from kermix.cli.options import AS_FOUND, TABLES, check_there, reads_tables
+from kermix.cli.output import (
+    check_output,
+    check_writable,
+    counting,
+    notes_to,
+    print_json,
+    print_lines,
+    print_notes,
+    print_table,
+    say,
+    split_names,
+    written_path,
+)
 from kermix.data.readers.common import Reading, counted, listed
 from kermix.errors import OptionError, TableError
 from kermix.runs.folder import check_run
@@ -22,22 +33,52 @@ if TYPE_CHECKING:
     from kermix.tables.model.distribution import ColumnDistribution
 
 __all__ = [
-    "check_writable",
-    "counting",
     "csv_lines",
     "ids_of",
     "impute",
-    "notes_to",
     "predict_table",
     "read_rows",
-    "say",
+    "schema",
     "table_run",
     "write_tables",
 ]
 
-QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-FEW_CLASSES = 10  # whose probabilities are all written
 NO_VALUE = "p(no value)"
+
+
+@reads_tables
+def schema(
+    data: Annotated[
+        list[str],
+        typer.Argument(help=f"A table: {TABLES}; several files are read as one table."),
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write the schema to this JSON file.")
+    ] = None,
+    reading: Reading = AS_FOUND,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """Show the kind of each column of a table: category, number, time, key or free text."""
+    if out is not None:
+        check_output(out, ".json")
+    check_there(*data)
+    from kermix.data.readers.reading import read_frame
+    from kermix.data.schema.schema import Schema
+
+    frame, notes = read_frame(data[0] if len(data) == 1 else data, reading)
+    known: dict[str, Any] = dict(reading.kinds)
+    found = Schema.infer(frame, kinds=known)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        print_notes(notes)
+        what = f"{counted(frame.rows, 'row')}, {counted(len(found), 'column')}"
+        heads = ("column", "kind", "type", "gaps", "codes", "what it holds")
+        print_table(f"{frame.name}: {what}", heads, found.table(), found.notes())
+    if out is not None:
+        found.save(out)
+        if not as_json:
+            Console().print(f"Schema: {out}", markup=False, highlight=False, soft_wrap=True)
 
 
 @reads_tables
@@ -214,12 +255,17 @@ def _without_value(table: Any) -> int:
     return int((table[NO_VALUE].to_numpy() > 0.5).sum()) if named else 0
 
 
-def _predicted(found: "ColumnDistribution", every: bool, gappy: bool) -> dict[str, Any]:
+def _predicted(
+    found: "ColumnDistribution",
+    every: bool,
+    gappy: bool,
+    quantiles: tuple[float, ...] = (0.05, 0.25, 0.5, 0.75, 0.95),
+) -> dict[str, Any]:
     name = found.column.name
     empty = gappy and found.column.has_missing
     absent = {NO_VALUE: found.probabilities[:, -1]} if empty else {}
     if found.is_number:
-        cells = {f"{name} {share:.0%}": found.quantile_cells(share) for share in QUANTILES}
+        cells = {f"{name} {share:.0%}": found.quantile_cells(share) for share in quantiles}
         # A time has no mean: the middle between two days is not a number of anything.
         mean = {} if found.column.kind == "time" else {f"{name} mean": found.mean()}
         return {name: found.quantile_cells(0.5), **mean, **cells, **absent}
@@ -227,7 +273,7 @@ def _predicted(found: "ColumnDistribution", every: bool, gappy: bool) -> dict[st
 
     chances = found.filled
     cells = {name: found.most_likely(), "probability": chances.max(1)}
-    if every or chances.shape[1] <= FEW_CLASSES:
+    if every or chances.shape[1] <= 10:
         values: Any = found.column.decode(arange(chances.shape[1]))  # type: ignore[call-arg]
         shown = found.names[: chances.shape[1]]
         if str(values.type) in ("double", "float"):  # 1, as cells are written, not 1.0
@@ -238,7 +284,7 @@ def _predicted(found: "ColumnDistribution", every: bool, gappy: bool) -> dict[st
 
 def table_run(folder: Path) -> "Run":
     """The run in a folder, which must be one of the table model, of all columns or of one."""
-    from kermix.fitting.kinds import open_run
+    from kermix.fitting import open_run
     from kermix.runs.folder import TABLE, TARGET, check_kind
 
     check_kind(folder, TABLE, TARGET)
@@ -263,20 +309,6 @@ def read_rows(
         ]
     print_notes(notes, notes_to())
     return frame
-
-
-def written_path(out: Path, run: "Run") -> Path:
-    """Where to write: a name without an ending gets that of the run's data."""
-    return out if out.suffix else out.with_name(out.name + run.config["form"])
-
-
-def check_writable(path: Path) -> None:
-    """Refuse a table that cannot be written, before the work."""
-    from kermix.data.writing import WRITABLE
-
-    if not path.name.lower().endswith(WRITABLE):
-        raise OptionError(f"{path}: the name must end in one of {', '.join(WRITABLE)}.")
-    check_output(path)
 
 
 def _numbered(path: Path, number: int) -> Path:
@@ -330,15 +362,6 @@ def write_tables(path: Path, parts: Any, form: "CsvForm | None" = None) -> None:
             writer.write(part)
 
 
-@contextmanager
-def counting(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar of rows on the terminal, beside what is printed for programs."""
-    from kermix.runs.train import progress_bar
-
-    with progress_bar(label, total, console=notes_to()) as (bar, task):
-        yield lambda rows: bar.advance(task, rows)
-
-
 def csv_lines(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows as lines of a text file."""
     import csv
@@ -351,13 +374,3 @@ def csv_lines(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _cell(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def notes_to() -> Console:
-    """Where notes go: beside what is printed for programs."""
-    return Console(stderr=True)
-
-
-def say(text: str) -> None:
-    """A line for people."""
-    notes_to().print(plain(text), markup=False, highlight=False, soft_wrap=True)

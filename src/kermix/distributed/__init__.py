@@ -1,14 +1,5 @@
 """One cost over many processes: each rank's rows in, the cost of all rows out; how ranks start."""
 
-from kermix.distributed.loss import DistributedLoss, RankInfo, Strategy
 from kermix.distributed.processes import Ranks, launch, shares, slice_of
 
-__all__ = [
-    "DistributedLoss",
-    "RankInfo",
-    "Ranks",
-    "Strategy",
-    "launch",
-    "shares",
-    "slice_of",
-]
+__all__ = ["Ranks", "launch", "shares", "slice_of"]

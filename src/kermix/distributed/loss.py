@@ -6,7 +6,7 @@ Ranks first agree on how many rows each has, and that all of them mean the same 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -22,11 +22,12 @@ from kermix.errors import DeviceError, KernelError, OptionError, RankError, Samp
 from kermix.kernels.gaussian import as_kernel
 from kermix.linalg.cholesky import default_ridge, solve_dtype
 from kermix.mixtures.sampled_mixture import Mixture
+from kermix.settings import Strategy
 from kermix.sketches.accumulation import FeatureSums
 from kermix.sketches.features import FeatureMap, nystrom_features
 from kermix.sketches.sketch import Moments, Sketch, check_comparable, moments_of_sums, sample_sums
 
-__all__ = ["BatchSide", "DistributedLoss", "RankInfo", "Strategy", "agree", "side_of"]
+__all__ = ["BatchSide", "DistributedLoss", "RankInfo", "agree", "side_of"]
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -144,8 +145,6 @@ def _wide(tensor: Tensor) -> Tensor:
     """Half precision as float32, which every backend can send."""
     return tensor.to(working_dtype(tensor))
 
-
-Strategy: TypeAlias = Literal["auto", "gather", "shard", "moments"]
 
 # Entries of the Gram matrix between the sets above which `auto` shards. On CPUs every loss was
 # faster sharded at 500,000, and the one that was measured at 250,000 was slower

@@ -20,10 +20,12 @@ from torch import Tensor
 from kermix.checks import check_sizes, row_weights, seed_from
 from kermix.errors import OptionError, SampleError
 from kermix.networks.product_binned import ColumnBins, shrink_to_rates
-from kermix.networks.product_rows import GaussianProduct, ProductForm
+from kermix.networks.product_rows import GaussianProduct
 from kermix.networks.scaled import Scaler
+from kermix.settings import ProductForm
 from kermix.training.loop import gradients_on
-from kermix.training.product_training import FittedTable, TableSettings, fit_table
+from kermix.training.product_settings import ProductSettings
+from kermix.training.product_training import FittedTable, fit_table
 from kermix.training.samples_task import held_out_rows
 
 __all__ = [
@@ -115,7 +117,8 @@ class ProductEstimator(BaseEstimator):
         self._check_options()
         seed = seed_from(self.random_state)
         terms, epochs = self._sizes(outputs)
-        settings = TableSettings(
+        settings = ProductSettings(
+            model="rows",
             terms=terms,
             width=int(self.width),
             depth=int(self.depth),
@@ -123,7 +126,7 @@ class ProductEstimator(BaseEstimator):
             epochs=epochs,
             batch_size=None if self.batch_size is None else int(self.batch_size),
             learning_rate=float(self.learning_rate),
-            decay=float(self.weight_decay),
+            weight_decay=float(self.weight_decay),
             patience=int(self.n_iter_no_change),
             seed=seed,
         )

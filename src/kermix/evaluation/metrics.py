@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from kermix.checks import check_count
 from kermix.costs.functions import Kernel, svd_cost
 from kermix.errors import MissingExtraError, OptionError, RankError, SampleError, SketchError
-from kermix.evaluation.diversity import rke, vendi
-from kermix.evaluation.novelty import RESIDUAL, ken, novel_modes
+from kermix.evaluation.diversity import RESIDUAL, ken, novel_modes, rke, vendi
 from kermix.evaluation.sample_distances import frechet_of_moments
 from kermix.evaluation.spectra import (
     StableRule,

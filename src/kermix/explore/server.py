@@ -50,11 +50,9 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 LOCAL = ("127.0.0.1", "localhost", "::1")
-PORTS = 50  # that are tried, one after the other
 LARGEST_BODY = 1 << 20
 AT_ONCE, FILES_AT_ONCE = 2, 1  # questions and files that are computed together; others wait
 CLOSED = 499  # of answers that nobody waits for any more
-GRACE = 2  # seconds for answers on their way when the server ends
 
 
 class Address:
@@ -278,12 +276,13 @@ async def _body(request: Request, names: tuple[str, ...]) -> dict[str, Any]:
     return body
 
 
-def free_socket(host: str, port: int) -> socket.socket:
+def free_socket(host: str, port: int, ports: int = 50) -> socket.socket:
     """A socket that listens at a port, or at the next that is not in use.
 
     Args:
         host: A number or name of this machine.
         port: The first that is tried; 0 for any.
+        ports: How many are tried, one after the other.
     """
     if not 0 <= port < 1 << 16:
         raise OptionError(f"--port {port}: must be a number from 0 to 65535.")
@@ -293,7 +292,7 @@ def free_socket(host: str, port: int) -> socket.socket:
         raise OptionError(
             f"--host {host}: not an address of this machine ({error.strerror})."
         ) from None
-    last = min(port + PORTS, 1 << 16) if port else 1
+    last = min(port + ports, 1 << 16) if port else 1
     told = ""
     for number in range(port, last):
         own = socket.socket(family, socket.SOCK_STREAM)
@@ -322,10 +321,10 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def server_of(app: Guard) -> Server:
+def server_of(app: Guard, grace: int = 2) -> Server:
     """What answers at a socket until Ctrl-C: `server_of(app).run(sockets=[...])`."""
     config = uvicorn.Config(
         app, log_level="error", access_log=False, lifespan="off", ws="none", http="h11",
-        loop="asyncio", server_header=False, timeout_graceful_shutdown=GRACE,
+        loop="asyncio", server_header=False, timeout_graceful_shutdown=grace,
     )  # fmt: skip
     return Server(config)

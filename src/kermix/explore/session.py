@@ -19,10 +19,9 @@ from kermix.data.schema.columns import NumberColumn
 from kermix.data.schema.schema import Schema
 from kermix.data.writing import CsvText, spreadsheet_safe
 from kermix.errors import KermixError, OptionError, RunError, SchemaError
-from kermix.explore.query_service import Answering, QueryService
-from kermix.explore.scales import texts
+from kermix.explore.query_service import Answering, QueryService, texts
 from kermix.explore.watch import Fitting, Preview, checked, curve, history, saved_quality
-from kermix.fitting.kinds import open_run
+from kermix.fitting import open_run
 from kermix.runs.folder import FIT, TABLE, TARGET, is_held
 from kermix.runs.run import Run
 from kermix.tables.runs.table_mixture import TableMixture
@@ -32,17 +31,16 @@ from kermix.training.samples_task import split_rows
 
 __all__ = ["DRAWS", "Explored", "explorable", "odd_rows"]
 
-ODD = 100  # rows that are shown
-TYPICAL = 500  # rows that tell how likely a cell of a column usually is
-REASONS = 3
-LEAST = 1.0  # nats below what is usual, to be a reason
-
 
 def odd_rows(
     model: Answering,
     frame: Frame,
     numbers: np.ndarray | None = None,
     on_rows: Callable[[int], None] | None = None,
+    shown_rows: int = 100,
+    usual_rows: int = 500,
+    most_reasons: int = 3,
+    least_nats: float = 1.0,
 ) -> dict[str, Any]:
     """The rows of the lowest log-density, the lowest first.
 
@@ -55,10 +53,14 @@ def odd_rows(
         frame: The table.
         numbers: Numbers of the rows in the whole table, where this is a part of it.
         on_rows: Called with the number of rows that have a density, block by block.
+        shown_rows: How many rows these are.
+        usual_rows: Rows that tell how likely a cell of a column usually is.
+        most_reasons: How many cells of a row are named at most.
+        least_nats: Below what is usual, to be a reason.
     """
     logs = model.score_samples(frame, on_rows=on_rows)
-    worst = np.argsort(logs, kind="stable")[:ODD]
-    usual = np.random.default_rng(0).permutation(frame.rows)[:TYPICAL]
+    worst = np.argsort(logs, kind="stable")[:shown_rows]
+    usual = np.random.default_rng(0).permutation(frame.rows)[:usual_rows]
     chosen = taken_rows(frame, np.concatenate([worst, usual]))
     names = [column.name for column in model.schema_.modelled]
     below = np.zeros((len(worst), len(names)))
@@ -74,11 +76,11 @@ def odd_rows(
     places = worst if numbers is None else numbers[worst]
     rows = []
     for r, place in enumerate(places):
-        order = np.argsort(-below[r], kind="stable")[:REASONS]
+        order = np.argsort(-below[r], kind="stable")[:most_reasons]
         reasons = [
             {"column": names[k], "nats": _finite(below[r, k]), "expected": expected[k][r]}
             for k in order
-            if below[r, k] >= LEAST
+            if below[r, k] >= least_nats
         ]
         row = {name: values[name][r] for name in names}
         rows.append({"row": int(place) + frame.first_row, "values": row, "reasons": reasons,
@@ -105,12 +107,10 @@ def _cells(model: Answering, name: str, rows: Frame) -> tuple[np.ndarray, list[s
     return np.where(codes < 0, unknown, logs), texts(found.most_likely())
 
 
-MOST_COLUMNS = 200
-LONGEST_NAME = 120
 DRAWS = "draws.csv"
 
 
-def explorable(run: Run) -> Run:
+def explorable(run: Run, most_columns: int = 200) -> Run:
     """The run, if it is one of a table that can be asked; refused otherwise, with what to do."""
     told = "explore needs a fit of a table (kermix fit TABLE)"
     if run.kind.name == TARGET:
@@ -123,10 +123,10 @@ def explorable(run: Run) -> Run:
         raise OptionError(f"{run.folder}: a model of images; {told}.")
     if run.config["image"] is not None:
         raise OptionError(f"{run.folder}: a fit of images; {told}.")
-    if (count := len(run.config["columns"])) > MOST_COLUMNS:
+    if (count := len(run.config["columns"])) > most_columns:
         raise OptionError(
             f"{run.folder}: a mixture of {count} columns, but a page can show at most "
-            f"{MOST_COLUMNS}; fit fewer columns."
+            f"{most_columns}; fit fewer columns."
         )
     if not run.settings.is_mixture:
         raise OptionError(
@@ -203,7 +203,7 @@ class Explored:
     @property
     def name(self) -> str:
         """What the table is called."""
-        return Path(str(self.run.config["data"])).name[:LONGEST_NAME]
+        return Path(str(self.run.config["data"])).name[:120]
 
     @property
     def state(self) -> str:

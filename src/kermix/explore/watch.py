@@ -25,9 +25,8 @@ import numpy as np
 from kermix.data.readers.frames import Frame, as_frame, taken_rows
 from kermix.data.schema.schema import EncodedTable
 from kermix.errors import KermixError
-from kermix.explore.query_service import Answering
-from kermix.explore.scales import texts
-from kermix.fitting.kinds import open_run
+from kermix.explore.query_service import Answering, texts
+from kermix.fitting import open_run
 from kermix.pages.charts import curves
 from kermix.pages.plot import Svg
 from kermix.runs.run import Run
@@ -108,10 +107,6 @@ def _column(data: TableData, samples: EncodedTable, name: str) -> dict[str, Any]
                    for what, rows in sets.items()}  # fmt: skip
 
 
-DRAWN, SHOWN = 400, 10
-SEED = 0
-
-
 def history(folder: Path) -> list[dict[str, float | None]]:
     """What a training has reported so far, from `metrics.csv`."""
     try:
@@ -172,16 +167,16 @@ class Preview:
             self._lock.release()
         return self._found
 
-    def _drawn(self) -> dict[str, Any]:
+    def _drawn(self, count: int = 400, rows: int = 10, seed: int = 0) -> dict[str, Any]:
         model = model_so_far(self._run)
         schema, data = model.schema_, self._data.encoded
-        drawn = schema.encode(drawn_samples(model, DRAWN, SEED), extra=True)
+        drawn = schema.encode(drawn_samples(model, count, seed), extra=True)
         columns = [
             {"name": column.name,
              "chart": in_both(column_chart, schema, (data, drawn), column.name)}
             for column in schema.modelled
         ]  # fmt: skip
-        table = schema.decode(drawn[:SHOWN], "arrow")
+        table = schema.decode(drawn[:rows], "arrow")
         cells = [texts(table.column(name)) for name in table.column_names]
         lines = [list(line) for line in zip(*cells, strict=True)]
         return {"columns": columns, "names": table.column_names, "rows": lines}
@@ -189,8 +184,6 @@ class Preview:
 
 KEEP = "keep"
 COMMAND = (sys.executable, "-m", "kermix.explore.watch")
-PATIENCE = 20.0  # seconds that a training has for its last step and checkpoint
-TOLD = 2000  # letters of what a failed training said
 
 
 class Fitting:
@@ -224,13 +217,13 @@ class Fitting:
             self._why = self._last_words(self._process.returncode)
         return self._why
 
-    def _last_words(self, status: int) -> str:
+    def _last_words(self, status: int, letters: int = 2000) -> str:
         if status < 0:
             known = {number.value: number.name for number in signal.Signals}
             name = known.get(-status, -status)
             return f"its process was killed by signal {name}, as when memory runs out."
         self._said.seek(0)
-        lines = self._said.read().decode(errors="replace").strip()[-TOLD:].splitlines()
+        lines = self._said.read().decode(errors="replace").strip()[-letters:].splitlines()
         return lines[-1] if lines else f"its process ended with status {status}."
 
     def keep(self) -> None:
@@ -243,17 +236,17 @@ class Fitting:
             self._process.stdin.write(f"{KEEP}\n".encode())
             self._process.stdin.flush()
 
-    def stop(self) -> None:
+    def stop(self, patience: float = 20.0) -> None:
         """Stop the training, which is saved, and wait for that."""
         if self._process.stdin is not None:
             with suppress(OSError):
                 self._process.stdin.close()
         try:
-            self._process.wait(PATIENCE)
+            self._process.wait(patience)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-            self._why = f"it did not stop within {PATIENCE:g} seconds and was killed."
+            self._why = f"it did not stop within {patience:g} seconds and was killed."
         self._why = self.failed or ""
         self._said.close()
 

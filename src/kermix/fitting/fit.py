@@ -5,7 +5,7 @@ and which kind of run a folder holds.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard, get_args
 
@@ -19,13 +19,11 @@ from kermix.distributed.processes import check_ranks
 from kermix.environment import is_rank, world_of_environment
 from kermix.errors import OptionError
 from kermix.files import whole_file, write_array
-from kermix.fitting.kinds import open_run
-from kermix.fitting.samples_run import begin_samples
-from kermix.images.generator_run import ASKED, begin_images, suits_images
-from kermix.images.generator_settings import ImageModelName, ImageSettings
+from kermix.fitting import open_run
 from kermix.runs.folder import check_new_folder, next_free_folder
 from kermix.runs.run import KEPT, Run, Start, equivalent_command
 from kermix.runs.train import complete
+from kermix.settings import Strategy, check_name
 from kermix.tables.runs.table_fit import (
     CONTEST,
     READING,
@@ -38,7 +36,7 @@ from kermix.tables.runs.table_fit import (
     why_table_model,
 )
 from kermix.tables.runs.training_data import LargeTable, is_large, look_at_large
-from kermix.training.fit_settings import FitSettings
+from kermix.training.fit_settings import IMAGES, ROWS, FitSettings, ImageModelName, RowModelName
 from kermix.training.loop import gradients_on
 
 __all__ = [
@@ -53,69 +51,83 @@ __all__ = [
     "resume",
 ]
 
-SMALLEST_SIDE = 4
-OF_IMAGES = ("code", "spaces", "encoder_steps", "images_at_once", "debias")
-SETTINGS = {field.name for field in fields(FitSettings)} | {*ASKED} | TABLE_SETTINGS
-OF_TABLES = TABLE_SETTINGS - {field.name for field in fields(FitSettings)} - {*ASKED}
+FOR_ROWS, FOR_IMAGES = (FitSettings.part(family) for family in (ROWS, IMAGES))
+SETTINGS = {*FOR_ROWS.names, *FOR_IMAGES.names} | TABLE_SETTINGS
+OF_TABLES = TABLE_SETTINGS - {*FOR_ROWS.names}
+OF_IMAGES = {setting.name: setting.about for setting in FOR_IMAGES.settings
+             if setting.name not in FOR_ROWS.names}  # fmt: skip
 TO_BOTH = (TABLE_SETTINGS - OF_TABLES - {"components", "average"}) | {"model"}
+MODELS = ("table", *get_args(RowModelName), *get_args(ImageModelName))
 
 
 def check_settings(settings: Mapping[str, Any], target: str | None) -> None:
     """Refuse names that no fit has, and values that the model that is asked for cannot have."""
-    unknown = sorted(set(settings) - SETTINGS)
-    if unknown:
-        raise OptionError(
-            f"There is no setting {unknown[0]!r}; there are {', '.join(sorted(SETTINGS))}."
-        )
-    mixed = sorted(set(settings) & OF_TABLES)
-    if mixed and settings.get("model") not in (None, "table"):
-        raise OptionError(f"{mixed[0]} is a setting of the table model (model='table').")
-    if mixed:
+    for name in settings:
+        check_name(name, SETTINGS)
+    model = settings.get("model")
+    if model is not None:
+        check_option("model", model, MODELS)
+    if model == "table" or (model is None and set(settings) & OF_TABLES):
         own = {name: value for name, value in settings.items() if name in TABLE_SETTINGS}
         table_settings(own, quick=False, target=None if target is None else 0)
-    if settings.get("model") not in ("codes", "code-mixture", "table"):
-        left = {*OF_IMAGES, *OF_TABLES}
-        FitSettings(**{k: v for k, v in settings.items() if k not in left and v is not None})
+    elif mixed := sorted(set(settings) & (OF_TABLES - _of_model(model))):
+        raise OptionError(f"{mixed[0]} is a setting of the table model (model='table').")
+    if model not in ("codes", "code-mixture", "table") and set(settings) & {*FOR_ROWS.names}:
+        _of_rows(settings)
+
+
+def _of_model(model: str | None) -> set[str]:
+    """Settings of images, where a model of these is named."""
+    return {*OF_IMAGES} if model in get_args(ImageModelName) else set()
+
+
+def _of_rows(settings: Mapping[str, Any]) -> FitSettings:
+    """Settings of a fit of rows; what they do not have is left out."""
+    given = {
+        n: value for n, value in settings.items() if n in FOR_ROWS.names and value is not None
+    }
+    if given.get("model") == "conv":  # which is that of large images
+        given["model"] = "small-conv"
+    return FitSettings(**given)
 
 
 def row_settings(dataset: Dataset, settings: Mapping[str, Any], quick: bool) -> FitSettings:
     """Settings of a fit of rows, which are images or not."""
     _check_of_rows(dataset, settings)
-    chosen = FitSettings(**{name: value for name, value in settings.items() if value is not None})
+    chosen = _of_rows(settings)
     unsaid = "model" not in settings and not settings.get("refine_steps")
     if unsaid and dataset.image is not None and chosen.cost != "likelihood":
-        square = dataset.image[1] == dataset.image[2] >= SMALLEST_SIDE
-        chosen = replace(chosen, model="conv" if square else "generator")
+        square = dataset.image[1] == dataset.image[2] >= 4
+        chosen = replace(chosen, model="small-conv" if square else "generator")
     return chosen.for_data(len(dataset.values)).quick() if quick else chosen
 
 
 def _check_of_rows(dataset: Dataset, settings: Mapping[str, Any]) -> None:
     """Refuse settings of images and of tables, where neither is fitted."""
-    if settings.get("model") in ("codes", "code-mixture") or set(settings) & set(OF_IMAGES):
-        raise OptionError(
-            f"{dataset.name}: model='codes' and 'code-mixture', {', '.join(OF_IMAGES)} are for "
-            "square images of at least 16 pixels (use size to resize them)."
-        )
     unused = sorted(set(settings) & OF_TABLES)
     if unused:
         raise OptionError(
             f"{dataset.name}: {unused[0]} is a setting of the table model, but no column varies."
         )
+    if settings.get("model") in ("codes", "code-mixture") or set(settings) & {*OF_IMAGES}:
+        usual = [name for name, about in OF_IMAGES.items() if not about.rare]
+        raise OptionError(
+            f"{dataset.name}: model='codes' and 'code-mixture', {', '.join(usual)} are for "
+            "square images of at least 16 pixels (use size to resize them)."
+        )
 
 
-def image_settings(dataset: Dataset, settings: Mapping[str, Any], quick: bool) -> ImageSettings:
+def image_settings(dataset: Dataset, settings: Mapping[str, Any], quick: bool) -> FitSettings:
     """Settings of a fit of images, by default those that suit them."""
-    chosen = dict(settings)
-    unused = sorted(set(chosen) - set(ASKED))
+    unused = sorted(set(settings) - set(FOR_IMAGES.names))
     if unused:
         raise OptionError(
-            f"{unused[0]} does not apply to a fit of images; these take {', '.join(ASKED)}."
+            f"{unused[0]} does not apply to a fit of images; these take "
+            f"{', '.join(sorted(FOR_IMAGES.names))}."
         )
     assert dataset.image is not None
-    base = ImageSettings.for_images(dataset.name, dataset.image)
-    if chosen.get("model") == "code-mixture":
-        base = replace(base, spaces=("codes",), model="code-mixture", refine_steps=25)
-    return replace(base.quick() if quick else base, **chosen)
+    base = FitSettings.for_images(dataset.name, dataset.image, settings.get("model", "codes"))
+    return replace(base.quick() if quick else base, **settings)
 
 
 @dataclass(frozen=True)
@@ -161,6 +173,10 @@ class Asked:
     def own(self) -> set[str]:
         """Settings that the table model alone has."""
         return set(self.settings) & OF_TABLES
+
+    def __post_init__(self) -> None:
+        if self.rows is not None and self.rows < 1:
+            raise OptionError(f"rows={self.rows}: must be at least 1.")
 
     def check_no_target(self) -> None:
         """Refuse a target, where another model than the table model was asked for."""
@@ -232,6 +248,8 @@ def _found_table(data: Source, asked: Asked) -> TypedTable | None:
 
 def _kind_of(dataset: Dataset, asked: Asked) -> str:
     """Images, unless a model of rows is asked for."""
+    from kermix.images.generator_run import suits_images
+
     of_rows = asked.model is not None and asked.model not in get_args(ImageModelName)
     of_rows = of_rows or asked.settings.get("cost") == "likelihood"
     return "rows" if of_rows or not suits_images(dataset) else "images"
@@ -304,7 +322,7 @@ def _loaded(source: str, asked: Asked) -> Dataset:
 
 OF_DATA = ("rows", "data_root", "size", "target", "from_disk")
 STARTED = ("device", "precision", "devices", "nodes")
-STRATEGIES = ("auto", "gather", "shard", "moments")
+STRATEGIES = get_args(Strategy)
 
 
 def fit(
@@ -336,7 +354,6 @@ def fit(
             do not fit in half of the free memory); `device`, `precision`, `devices`, `nodes` and
             `strategy`;
             and every setting of `kermix.training.fit_settings.FitSettings` (of
-            `kermix.images.generator_settings.ImageSettings` for images, of
             `kermix.tables.model.table_settings.TableModelSettings` for the table model).
 
     Returns:
@@ -415,8 +432,6 @@ def begin_fit(
     """
     of_data = _popped(settings, OF_DATA)
     command = command or _equivalent(data, {**of_data, "quick": quick}, settings)
-    if (rows := of_data.get("rows")) is not None and rows < 1:
-        raise OptionError(f"rows={rows}: must be at least 1.")
     strategy = settings.pop("strategy", None)
     start = _started(command, strategy, _popped(settings, STARTED))
     look = _popped(settings, READING)
@@ -456,6 +471,8 @@ def _begun(
 def _begin_images(
     source: str, dataset: Dataset, asked: Asked, folder: Path | None, start: Start
 ) -> tuple[Run, Dataset]:
+    from kermix.images.generator_run import begin_images
+
     chosen = image_settings(dataset, asked.settings, asked.quick)
     folder = folder or next_free_folder(dataset.name.replace(":", "-"))
     run = begin_images(
@@ -467,6 +484,8 @@ def _begin_images(
 def _begin_rows(
     data: Source, choice: Choice, asked: Asked, folder: Path | None, start: Start
 ) -> tuple[Run, Dataset]:
+    from kermix.fitting.samples_run import begin_samples
+
     notes = (choice.reason,) if choice.reason else ()
     if isinstance(choice.data, Dataset):
         dataset = choice.data
@@ -529,7 +548,8 @@ def _equivalent(
     if not isinstance(data, str | Path):  # what is kept has been chosen from them
         source, left = "", {"rows", *READING} - {"kinds"}
         given = {name: value for name, value in given.items() if name not in left}
-    others = [n for n, value in settings.items() if n in OF_TABLES or value is None]
+    rare = OF_TABLES | {name for name, about in OF_IMAGES.items() if about.rare}
+    others = [n for n, value in settings.items() if n in rare or value is None]
     by_set = {name: given.pop(name) for name in others if name in SETTINGS}
     return equivalent_command("fit", source, given, by_set)
 

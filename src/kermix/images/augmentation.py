@@ -1,52 +1,52 @@
 """Random changes of images that keep their class, for a whole batch at once on its device."""
 
 import math
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from kermix.images.classifier_settings import AugmentationSettings
+from kermix.training.product_settings import NO_AUGMENTATION, ProductSettings
 
-__all__ = ["Augmentation"]
+__all__ = ["Augmentation", "augmentation"]
 
 
-@dataclass(frozen=True)
-class Augmentation(AugmentationSettings):
-    """What may happen to a training image, done to batches of them.
+def augmentation(**changes: Any) -> "Augmentation":
+    """What changes images as these settings say, by name, and in no other way.
 
     Example:
         >>> images = torch.arange(4, dtype=torch.uint8).view(1, 1, 1, 4)
         >>> generator = torch.Generator().manual_seed(3)
-        >>> Augmentation(shift=1)(images, generator).flatten().tolist()
+        >>> augmentation(shift=1)(images, generator).flatten().tolist()
         [1, 2, 3, 2]
     """
+    return Augmentation(ProductSettings(**{**NO_AUGMENTATION, **changes}))
 
-    @classmethod
-    def of(cls, settings: AugmentationSettings) -> "Augmentation":
-        """What is said in settings of more than this."""
-        return cls(**{name: getattr(settings, name) for name in AugmentationSettings.names()})
+
+class Augmentation:
+    """What may happen to a training image, done to batches of them, as settings say."""
+
+    def __init__(self, settings: ProductSettings) -> None:
+        self.settings = settings
 
     def __str__(self) -> str:
-        parts = ["flip"] if self.flip else []
-        parts += [f"shift {self.shift}"] if self.shift else []
-        parts += [f"rotation {self.rotation:g}"] if self.rotation else []
-        parts += [f"zoom {self.zoom:g}"] if self.zoom else []
-        parts += [f"colour {self.colour:g}"] if self.colour else []
-        parts += [f"cutout {self.cutout}"] if self.cutout else []
-        parts += [f"mix {self.mix:g}"] if self.mix else []
+        said, parts = self.settings, []
+        parts += ["flip"] if said.flip else []
+        for name in ("shift", "rotation", "zoom", "colour", "cutout", "mix"):
+            size = getattr(said, name)
+            parts += [f"{name} {size:g}"] if size else []
         return ", ".join(parts) or "none"
 
     @torch.no_grad()
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:  # (B, C, H, W)
         """Change a batch of images; bytes stay bytes."""
-        if self.flip or self.shift:
+        if self.settings.flip or self.settings.shift:
             images = self._moved(images, generator)
-        if self.rotation or self.zoom:
+        if self.settings.rotation or self.settings.zoom:
             images = self._turned(images, generator)
-        if self.colour:
+        if self.settings.colour:
             images = self._coloured(images, generator)
-        return self._cut(images, generator) if self.cutout else images
+        return self._cut(images, generator) if self.settings.cutout else images
 
     @torch.no_grad()
     def mixed(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -59,7 +59,7 @@ class Augmentation(AugmentationSettings):
         count, _, height, width = images.shape
         device = images.device
         chance = torch.rand(4, count, generator=generator, device=device)
-        side = torch.where(chance[0] < self.mix, chance[1].sqrt(), 0.0)
+        side = torch.where(chance[0] < self.settings.mix, chance[1].sqrt(), 0.0)
 
         def inside(length: int, centre: Tensor) -> Tensor:  # (B, length)
             place = (torch.arange(length, device=device) + 0.5) / length
@@ -72,7 +72,7 @@ class Augmentation(AugmentationSettings):
     def _coloured(self, images: Tensor, generator: torch.Generator) -> Tensor:
         count, device = len(images), images.device
         chance = 2 * torch.rand(2, count, 1, 1, 1, generator=generator, device=device) - 1
-        contrast, brightness = 1 + self.colour * chance
+        contrast, brightness = 1 + self.settings.colour * chance
         pixels = images.float()
         mean = pixels.mean((1, 2, 3), keepdim=True)
         pixels = (pixels - mean) * contrast + mean * brightness
@@ -89,13 +89,13 @@ class Augmentation(AugmentationSettings):
             if mirrored:
                 flipped = torch.rand(count, 1, generator=generator, device=device) < 0.5
                 index = torch.where(flipped, length - 1 - index, index)
-            if self.shift:
-                index = index + torch.randint(
-                    -self.shift, self.shift + 1, (count, 1), generator=generator, device=device
-                )
+            if most := self.settings.shift:
+                shape = (count, 1)
+                by = torch.randint(-most, most + 1, shape, generator=generator, device=device)
+                index = index + by
             return _reflected(index, length)
 
-        rows, columns = source(height, False), source(width, self.flip)
+        rows, columns = source(height, False), source(width, self.settings.flip)
         of_image = torch.arange(count, device=device).view(-1, 1, 1, 1)
         of_channel = torch.arange(channels, device=device).view(1, -1, 1, 1)
         return images[of_image, of_channel, rows[:, None, :, None], columns[:, None, None, :]]
@@ -103,8 +103,8 @@ class Augmentation(AugmentationSettings):
     def _turned(self, images: Tensor, generator: torch.Generator) -> Tensor:
         count, device = len(images), images.device
         chance = 2 * torch.rand(4, count, generator=generator, device=device) - 1
-        angle = chance[0] * math.radians(self.rotation)
-        across, down = 1 + self.zoom * chance[1], 1 + self.zoom * chance[2]
+        angle = chance[0] * math.radians(self.settings.rotation)
+        across, down = 1 + self.settings.zoom * chance[1], 1 + self.settings.zoom * chance[2]
         zero = torch.zeros_like(angle)
         rows = [angle.cos() * across, -angle.sin() * down, zero]
         columns = [angle.sin() * across, angle.cos() * down, zero]
@@ -124,9 +124,9 @@ class Augmentation(AugmentationSettings):
 
         def inside(length: int) -> Tensor:  # (B, length)
             centre = torch.randint(length, (count, 1), generator=generator, device=device)
-            start = centre - self.cutout // 2
+            start = centre - self.settings.cutout // 2
             index = torch.arange(length, device=device)
-            return (index >= start) & (index < start + self.cutout)
+            return (index >= start) & (index < start + self.settings.cutout)
 
         hidden = inside(height)[:, None, :, None] & inside(width)[:, None, None, :]
         colour = images.float().mean((2, 3), keepdim=True).to(images.dtype)

@@ -4,7 +4,6 @@ Beside what every run has: `checkpoint/model` is what predicts, `result.json` ho
 confusion matrix, time and size.
 """
 
-import hashlib
 import statistics
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,7 +20,8 @@ from kermix.data.images.labelled import (
     load_labelled,
 )
 from kermix.data.readers.common import counted
-from kermix.images.classifier_settings import ClassifierSettings, suited_settings
+from kermix.files import write_json
+from kermix.images.classifier_settings import suited_settings
 from kermix.images.classifier_training import (
     ClassifierEvaluation,
     ClassifierTask,
@@ -35,12 +35,13 @@ from kermix.runs.folder import (
     check_data,
     check_new_folder,
     check_trained,
+    digest_of,
     next_free_folder,
 )
-from kermix.runs.provenance import write_json
 from kermix.runs.run import Kind, Numbers, Outcome, Run, Start, equivalent_command
 from kermix.settings import check_name
 from kermix.training.loop import Row, Trainer
+from kermix.training.product_settings import IMAGES, ProductSettings
 
 __all__ = ["CLASSIFIER", "begin_classifier", "begin_classify", "classifier", "shape_of"]
 
@@ -51,14 +52,13 @@ def begin_classifier(
     folder: Path,
     source: str,
     images: Images,
-    settings: ClassifierSettings,
+    settings: ProductSettings,
     start: Start,
     options: Mapping[str, Any] | None = None,
 ) -> Run:
-    """Begin a run in a folder that must not exist, or refuse to before there is one."""
+    """Begin a classifier as `Run.begin` does, or refuse to before there is a folder."""
     train, test = images
     check_same_shape(train, test)
-    start.check_device()
     return Run.begin(
         CLASSIFIER,
         folder,
@@ -171,7 +171,7 @@ def _refusal(run: Run, question: str) -> str:
 
 
 CLASSIFIER = Kind(
-    CLASSIFY, ClassifierSettings, ("shape", "images", "classes"),
+    CLASSIFY, ProductSettings, ("shape", "images", "classes"),
     _dataset, _trainer, _shown, _finish, ("model",), _read_model, {}, _refusal, LABELLED_SETS,
     reported=("epoch", "step", "loss", "train_accuracy", "test_accuracy", "seconds"),
 )  # fmt: skip
@@ -182,16 +182,13 @@ def _pixels(images: LabelledImages, device: torch.device) -> torch.Tensor:
 
 
 def _fingerprint(*sets: LabelledImages) -> str:
-    digest = hashlib.sha256()
-    for images in sets:
-        digest.update(str((images.images.shape, images.classes)).encode())
-        digest.update(np.ascontiguousarray(images.images).data)
-        digest.update(np.ascontiguousarray(images.labels).data)
-    return digest.hexdigest()[:16]
+    return digest_of(
+        part for images in sets
+        for part in (str((images.images.shape, images.classes)), images.images, images.labels)
+    )  # fmt: skip
 
 
 QUICK: dict[str, Any] = {"width": 32, "depth": 2, "output_width": 96, "epochs": 5}
-SOME_IMAGES, SOME_SIDE = 1000, 32  # to check settings with, before any image is read
 
 
 def begin_classify(
@@ -209,7 +206,7 @@ def begin_classify(
 
     Args:
         data: Name of a set of images, or a folder.
-        settings: Settings of `kermix.images.classifier_settings.ClassifierSettings`;
+        settings: Settings of `kermix.training.product_settings.ProductSettings`;
             what is not given suits the images.
         folder: Where the run is to be; by default `runs/NAME-MODEL`.
         augment: Whether to shift training images.
@@ -221,7 +218,7 @@ def begin_classify(
     Returns:
         The run, and its training and test images.
     """
-    _chosen(data, settings, augment, quick, SOME_IMAGES, SOME_SIDE)
+    _chosen(data, settings, augment, quick, 1000, 32)
     if folder is not None:
         check_new_folder(folder)
     train, test = (
@@ -242,11 +239,11 @@ def begin_classify(
 
 def _chosen(
     data: str, given: Mapping[str, Any], augment: bool, quick: bool, count: int, side: int
-) -> ClassifierSettings:
+) -> ProductSettings:
     """The settings of a run: what suits the images, but for what was given."""
     for name in given:
-        check_name(name, ClassifierSettings.names())
-    model = given.get("model", ClassifierSettings.model)
-    patch = given.get("patch", ClassifierSettings.patch)
+        check_name(name, ProductSettings.part(IMAGES).names)
+    model = given.get("model", ProductSettings.model)
+    patch = given.get("patch", ProductSettings.patch)
     base = suited_settings(data, model, patch, count, side, augment=augment)
     return replace(replace(base, **QUICK) if quick else base, **given)

@@ -2,7 +2,7 @@
 
 The face of it::
 
-    trainer = Trainer(ClassifierTask(train, held_out, ClassifierSettings(patch=5)))
+    trainer = Trainer(ClassifierTask(train, held_out, ProductSettings(patch=5)))
     ended = trainer.run(folder=Path("run"), on_step=..., on_report=..., should_stop=...)
     trainer.task.evaluate()             # Evaluation(accuracy, loss, confusion) of the held-out set
     trained = load_classifier(Path("run"))              # .model, .settings, .classes
@@ -37,7 +37,6 @@ from kermix.distributed.processes import Ranks
 from kermix.errors import RunError
 from kermix.graphs import adam
 from kermix.images.augmentation import Augmentation
-from kermix.images.classifier_settings import ClassifierSettings
 from kermix.networks.image_networks import ImageClassifier, ImageShape, PlainCNN
 from kermix.networks.product_images import GaussianProductClassifier, ProductDesign
 from kermix.training.checkpoints import (
@@ -49,6 +48,7 @@ from kermix.training.checkpoints import (
     set_statistics,
 )
 from kermix.training.loop import Forward, Row, Task, learning_rate
+from kermix.training.product_settings import ProductSettings
 
 __all__ = [
     "ClassifierEvaluation",
@@ -125,7 +125,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def classifier_optimizers(
-    model: nn.Module, settings: ClassifierSettings, device: torch.device
+    model: nn.Module, settings: ProductSettings, device: torch.device
 ) -> list[torch.optim.Optimizer]:
     """AdamW for everything, or Muon for the matrices and AdamW for the rest.
 
@@ -178,7 +178,7 @@ class TrainedClassifier:
     """A network with what it was trained by."""
 
     model: ImageClassifier
-    settings: ClassifierSettings
+    settings: ProductSettings
     classes: tuple[str, ...]
 
     def probabilities(self, images: Tensor) -> Tensor:  # (N, C, H, W) -> (N, classes)
@@ -202,14 +202,15 @@ class ClassifierTask(Task):
     precision = "auto"
 
     def __init__(
-        self, train: LabelledImages, held_out: LabelledImages | None, settings: ClassifierSettings
+        self, train: LabelledImages, held_out: LabelledImages | None, settings: ProductSettings
     ) -> None:
         if held_out is not None:
             check_same_shape(train, held_out)
         self.train, self.held_out, self.settings = train, held_out, settings
-        self._augmentation = Augmentation.of(settings)
+        self._augmentation = Augmentation(settings)
         # Two images in a step, at least: one has no variance to normalise by.
-        self._steps = max(1, min(round(len(train) / settings.batch_size), len(train) // 2))
+        size = settings.batch_size or len(train)
+        self._steps = max(1, min(round(len(train) / size), len(train) // 2))
         self._size = len(train) // self._steps
         self._order: Tensor | None = None
         self._final: ImageClassifier | None = None
@@ -392,12 +393,12 @@ class ClassifierTask(Task):
 
 
 def build_classifier(
-    settings: ClassifierSettings, shape: ImageShape, classes: int
+    settings: ProductSettings, shape: ImageShape, classes: int
 ) -> ImageClassifier:
     """The untrained network of some settings, on the CPU.
 
     Example:
-        >>> build_classifier(ClassifierSettings(model="cnn"), (1, 8, 8), 10).parameter_count
+        >>> build_classifier(ProductSettings(model="cnn"), (1, 8, 8), 10).parameter_count
         1147722
     """
     generator = torch.Generator().manual_seed(settings.seed)
@@ -413,7 +414,7 @@ def load_classifier(folder: Path, device: str = "cpu") -> TrainedClassifier:
     path = folder / "model.safetensors"
     tensors, content = load_checkpoint(path)
     with rebuilding(path, tensors):
-        settings = ClassifierSettings.from_json(content["settings"])
+        settings = ProductSettings.from_json(content["settings"])
         check_declared(settings, tensors)
         classes = tuple(str(name) for name in content["classes"])
         model = build_classifier(settings, tuple(content["shape"]), len(classes))

@@ -4,9 +4,9 @@ Beside what every run has: `samples/` holds sheets of samples of the same noise 
 of training, `samples.npz` samples of the last model as bytes with their classes.
 """
 
-import hashlib
 import shlex
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,12 +18,11 @@ from kermix.data.dataset import Dataset
 from kermix.data.loading import BUILT_IN, load
 from kermix.errors import OptionError, RunError
 from kermix.files import whole_file, write_array
-from kermix.images.generator_settings import ImageSettings
 from kermix.images.generator_training import ImageTask, build_image_model
 from kermix.images.image_generator import ImageModel, LabelledDraw
 from kermix.images.image_pages import ImageFindings, write_image_report
 from kermix.pages.sheets import save_png, sheet
-from kermix.runs.folder import IMAGES, check_data
+from kermix.runs.folder import IMAGES, check_data, digest_of
 from kermix.runs.run import Draw, Kind, Numbers, OnRows, Outcome, Run, Start
 from kermix.runs.train import stage_of
 from kermix.training.checkpoints import (
@@ -32,23 +31,15 @@ from kermix.training.checkpoints import (
     load_model,
     rebuilding,
 )
+from kermix.training.fit_settings import FitSettings
 from kermix.training.loop import Row, Trainer
 from kermix.training.samples_task import held_out_rows
 
-__all__ = ["ASKED", "GENERATOR", "begin_images", "suits_images"]
+__all__ = ["GENERATOR", "begin_images", "suits_images"]
 
 Labelled: TypeAlias = tuple[np.ndarray, np.ndarray | None]  # images and their classes
-MOMENTS = 8  # of training at which samples are shown
 SHOWN = 80
-SAMPLES = 2000
 SMALLEST_SIDE = 16
-SMALLEST_CLASS = 2
-# Settings that `kermix fit` has options for.
-ASKED = (
-    "cost", "form", "model", "prior", "spaces", "code", "encoder_steps", "steps", "refine_steps",
-    "batch_size", "components", "covariance_type", "images_at_once", "variance", "kernel_variance",
-    "variance_factors", "debias", "learning_rate", "seed",
-)  # fmt: skip
 
 
 def suits_images(dataset: Dataset) -> bool:
@@ -65,29 +56,28 @@ def begin_images(
     folder: Path,
     source: str,
     dataset: Dataset,
-    settings: ImageSettings,
+    settings: FitSettings,
     start: Start,
     *,
     options: Mapping[str, Any] | None = None,
     quick: bool = False,
 ) -> Run:
-    """Begin a fit of images in a folder that must not exist.
+    """Begin a fit of images, as `Run.begin` does; images that cannot be fitted are refused.
 
     Args:
-        folder: Where.
-        source: What the data are loaded from: a name or a path.
-        dataset: The data.
-        settings: What the user chose.
-        start: How the training is started.
-        options: Further arguments of `kermix.data.loading.load`: rows, data_root, size.
-        quick: Whether the settings are those of a quick look.
+        folder: A new folder.
+        source: A name or a path, as in `kermix.data.loading.load`.
+        dataset: The images.
+        settings: All that were chosen.
+        start: A device, and the words of the command.
+        options: Of `load`, beside the source.
+        quick: Whether it is a first look, as the page says.
     """
     if not suits_images(dataset):
         raise OptionError(
             f"{dataset.name}: fitting images needs square images of bytes, at least "
             f"{SMALLEST_SIDE} pixels wide; use --size to resize them."
         )
-    start.check_device()
     labelled = dataset.labels is not None and _large_classes(dataset)
     return Run.begin(
         GENERATOR,
@@ -162,12 +152,12 @@ def _keep_moment(run: Run, trainer: Trainer[ImageTask], row: Row) -> None:
     save_png(sheet(images), run.folder / "samples" / f"step-{trainer.step:06}.png", zoom=1)
 
 
-def _moments(trainer: Trainer[ImageTask]) -> set[int]:
+def _moments(trainer: Trainer[ImageTask], most: int = 8) -> set[int]:
     """Steps at which samples are shown: reports of the cost's stage, evenly apart."""
     every = trainer.reports_every
     steps = [*range(every, trainer.total, every), trainer.total]
     later = [step for step in steps if trainer.task.stage(step - 1)[0] > 0] or steps[-1:]
-    chosen = np.linspace(0, len(later) - 1, min(MOMENTS, len(later))).round().astype(int)
+    chosen = np.linspace(0, len(later) - 1, min(most, len(later))).round().astype(int)
     return {later[i] for i in chosen}
 
 
@@ -216,7 +206,7 @@ def _finish(run: Run, data: Dataset, outcome: Outcome) -> Numbers:
     assert outcome.trainer is not None
     trainer: Trainer[ImageTask] = outcome.trainer
     generator = torch.Generator(trainer.task.rows.device).manual_seed(run.settings.seed + 1)
-    drawn = trainer.model.sample(SAMPLES, generator)
+    drawn = trainer.model.sample(2000, generator)
     try:
         _write_labelled(run.folder / "samples.npz", drawn)
     except RunError as error:
@@ -256,7 +246,7 @@ def _refusal(run: Run, question: str) -> str | None:
 
 
 GENERATOR = Kind(
-    IMAGES, ImageSettings, ("name", "image", "classes", "frequencies", "quick"),
+    IMAGES, FitSettings, ("name", "image", "classes", "frequencies", "quick"),
     _dataset, _trainer, _shown, _finish, ("last",), _read_model,
     {"sample": _sample, "write_samples": _write_samples}, _refusal, BUILT_IN,
     notes=_notes, on_report=_keep_moment,
@@ -270,7 +260,7 @@ def _columns(model: ImageModel, n: int) -> torch.Tensor | None:
     return torch.arange(n, device=model.frequencies.device) % min(10, model.classes)
 
 
-def _large_classes(dataset: Dataset) -> bool:
+def _large_classes(dataset: Dataset, smallest: int = 2) -> bool:
     """Whether labels serve as classes: stacked MNIST's thousand modes are to be found, not given.
 
     A class with fewer than two images cannot be told from its one image.
@@ -278,7 +268,7 @@ def _large_classes(dataset: Dataset) -> bool:
     labels = dataset.labels
     if labels is None or dataset.name == "stacked-mnist" or len(dataset.classes) < 2:
         return False
-    return bool((torch.bincount(labels, minlength=len(dataset.classes)) >= SMALLEST_CLASS).all())
+    return bool((torch.bincount(labels, minlength=len(dataset.classes)) >= smallest).all())
 
 
 def _frequencies(dataset: Dataset) -> list[float]:
@@ -288,10 +278,8 @@ def _frequencies(dataset: Dataset) -> list[float]:
 
 
 def _fingerprint(dataset: Dataset) -> str:
-    digest = hashlib.sha256(str((tuple(dataset.stored.shape), dataset.image)).encode())
-    images = rows_at_once(dataset.stored[0].numel())
-    for part in dataset.stored.split(images):  # which may be mapped from a large file
-        digest.update(np.ascontiguousarray(part.numpy()).data)
-    if dataset.labels is not None:
-        digest.update(dataset.labels.numpy().tobytes())
-    return digest.hexdigest()[:16]
+    stored, labels = dataset.stored, dataset.labels
+    some = rows_at_once(stored[0].numel())  # images may be mapped from a large file
+    images = (part.numpy() for part in stored.split(some))
+    known = () if labels is None else (labels.numpy(),)
+    return digest_of(chain((str((tuple(stored.shape), dataset.image)),), images, known))

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -24,14 +24,13 @@ from torch.nn import functional
 from kermix.costs.baselines import energy_distance
 from kermix.distributed.processes import Ranks
 from kermix.errors import OptionError, SampleError, ShapeError
-from kermix.images.generator_settings import CODED, ImageSettings
 from kermix.images.image_generator import ImageModel, PixelGenerator, code_network
 from kermix.images.spaces import Space, make_space
 from kermix.networks.generators import make_prior
 from kermix.networks.image_networks import Autoencoder
 from kermix.networks.mixture_networks import MixtureTable, ProductMixture, WeightedPoints
 from kermix.networks.scaled import evaluating
-from kermix.training.fit_settings import SampleCost
+from kermix.training.fit_settings import CODED, FitSettings, SampleCost
 from kermix.training.loop import Forward, Row, Task, learning_rate
 from kermix.training.mixture_em import em_pass, product_em_pass
 from kermix.training.objective import VarianceSchedule, automatic_variance, sample_loss
@@ -40,7 +39,7 @@ __all__ = ["ImageRows", "ImageTask", "View", "build_image_model", "cached_backwa
 
 
 def build_image_model(
-    shape: tuple[int, int, int], frequencies: Tensor, settings: ImageSettings
+    shape: tuple[int, int, int], frequencies: Tensor, settings: FitSettings
 ) -> ImageModel:
     """The untrained model."""
     generator = torch.Generator().manual_seed(settings.seed)
@@ -52,7 +51,7 @@ def build_image_model(
     classes = len(frequencies)
     prior = make_prior(settings.prior, settings.noise, settings.states)
     network: nn.Module
-    each = max(1, settings.components // classes)
+    each = max(1, (settings.components or 1) // classes)
     if settings.multiplies:
         assert autoencoder is not None
         network = ProductMixture(
@@ -165,7 +164,7 @@ class View(nn.Module):
     """
 
     def __init__(
-        self, space: Space, classes: list[Tensor], settings: ImageSettings, parts: int = 1
+        self, space: Space, classes: list[Tensor], settings: FitSettings, parts: int = 1
     ) -> None:
         super().__init__()
         self.space, self.parts = space, parts
@@ -179,8 +178,8 @@ class View(nn.Module):
             for part in own.chunk(parts, 1)
         ]
         start, end = (math.exp(sum(math.log(f[i]) for f in found) / len(found)) for i in (0, 1))
-        end *= settings.variance
-        start = max(start, end)
+        end = settings.variance or end
+        start = settings.start_variance or max(start, end)
         if settings.kernel_variance is not None:
             start = end = settings.kernel_variance / self.scale**2
         self.variances = VarianceSchedule(start, end, settings.variance_factors)
@@ -275,7 +274,7 @@ class ImageTask(Task):
         images: np.ndarray,
         labels: np.ndarray | None,
         classes: int,
-        settings: ImageSettings,
+        settings: FitSettings,
         held_out: tuple[np.ndarray, np.ndarray | None] | None = None,
         autoencoder: Autoencoder | None = None,
     ) -> None:
@@ -294,7 +293,7 @@ class ImageTask(Task):
         if self._trained is not None and self.model.autoencoder is not None:
             self.model.autoencoder.load_state_dict(self._trained.state_dict())
             encoder_steps = 0
-        self._stages = (encoder_steps, settings.steps, settings.refine_steps)
+        self._stages = (encoder_steps, settings.steps, settings.refine_steps or 0)
         self.model.to(fabric.device)
         betas = (0.9, 0.99) if settings.model == "code-mixture" else (0.5, 0.9)
         groups = [{"params": list(self.model.network.parameters()), "betas": betas}]
@@ -400,7 +399,7 @@ class ImageTask(Task):
         points, weights = draw
         views = self._prepared()
         images: Tensor | None = None
-        losses = []
+        losses, cost = [], cast(SampleCost, self.settings.cost)
         for name, view, x in zip(self.settings.spaces, views, data, strict=True):
             if name in CODED and self.model.decodes:
                 y = points
@@ -408,7 +407,7 @@ class ImageTask(Task):
                 if images is None:
                     images = self.model.to_images(points.flatten(0, 1))
                 y = view.space(images).unflatten(0, points.shape[:2])
-            losses.append(view.loss(self.settings.cost, x, y.float(), weights, share))
+            losses.append(view.loss(cost, x, y.float(), weights, share))
         return torch.stack(losses).mean()
 
     def _prepared(self) -> list[View]:

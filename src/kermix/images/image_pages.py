@@ -164,7 +164,7 @@ def write_image_report(
     sections = [
         ("Data and samples", [_sheet(findings.real, "Training images."),
                               _sheet(findings.shown, f"Samples{by_class}.")]),
-        ("No copies", [_sheet(findings.neighbours,
+        ("The nearest training images", [_sheet(findings.neighbours,
                               "Samples, each with the nearest training image to its right.")]),
         ("Interpolation between noise vectors", [
             _sheet(findings.between, "Each row interpolates between two noise vectors.", STEPS)]),

@@ -14,9 +14,9 @@ from torch.nn import functional
 
 from kermix.checks import check_option
 from kermix.errors import OptionError
-from kermix.images.generator_settings import CODED, SpaceName
 from kermix.networks.generators import reset_with
 from kermix.networks.image_networks import Autoencoder
+from kermix.training.fit_settings import CODED, SpaceName
 
 __all__ = ["SPACES", "Pooled", "RandomFeatures", "Space", "make_space"]
 

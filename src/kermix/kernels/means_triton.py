@@ -15,6 +15,7 @@ from kermix import checks
 __all__ = ["kernel_moments", "nearest_distances", "recompute_distances"]
 
 BLOCK_TARGETS = 32
+FEW_TARGETS, BLOCK_OF_FEW = 8192, 8  # which leave no processor idle
 BLOCK_OTHERS = 64
 CHANNELS = 4
 LARGEST_EXPONENT = tl.constexpr(checks.LARGEST_EXPONENT)
@@ -175,9 +176,10 @@ def nearest_distances(points: Tensor, sources: Tensor, weights: Tensor) -> Tenso
     """Squared distance from each point to the nearest source of positive weight."""
     batch, m, d = points.shape
     nearest = points.new_empty(batch, m)
-    _nearest_kernel[(triton.cdiv(m, BLOCK_TARGETS), batch)](
+    block = _block_for(m)
+    _nearest_kernel[(triton.cdiv(m, block), batch)](
         _by_axis(points), _by_axis(sources), weights.contiguous(), nearest, m, sources.shape[1],
-        d=d, largest=_largest(points), block_m=BLOCK_TARGETS, block_n=BLOCK_OTHERS,
+        d=d, largest=_largest(points), block_m=block, block_n=BLOCK_OTHERS,
     )  # fmt: skip
     return nearest
 
@@ -228,13 +230,18 @@ def _masses(
     masses = targets.new_empty(batch, channels, m)
     near_targets = targets.new_zeros(batch, m) if near_targets is None else near_targets
     near_others = targets.new_zeros(batch, n) if near_others is None else near_others
-    _masses_kernel[(triton.cdiv(m, BLOCK_TARGETS), batch)](
+    block = _block_for(m)
+    _masses_kernel[(triton.cdiv(m, block), batch)](
         _by_axis(targets), _by_axis(others), weights.contiguous(), near_targets.contiguous(),
         near_others.contiguous(), rate, masses, m, n,
-        d=d, largest=_largest(targets), first=first, channels=channels, block_m=BLOCK_TARGETS,
+        d=d, largest=_largest(targets), first=first, channels=channels, block_m=block,
         block_n=BLOCK_OTHERS,
     )  # fmt: skip
     return masses
+
+
+def _block_for(targets: int) -> int:
+    return BLOCK_OF_FEW if targets <= FEW_TARGETS else BLOCK_TARGETS
 
 
 def _largest(points: Tensor) -> float:

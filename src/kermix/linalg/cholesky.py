@@ -182,27 +182,21 @@ class _TwiceWhitenedSquare(torch.autograd.Function):
         return 2 * scale * both, of_matrix, None, of_other, None, None
 
 
-def inverse_of_lower(factor: Tensor, block: int = 128) -> Tensor:  # (*B, K, K)
+def inverse_of_lower(factor: Tensor) -> Tensor:  # (*B, K, K)
     """The inverse of a lower triangular matrix: of blocks, and of twice as large ones from those.
 
-    Nearly all of it are products, of which a GPU has many at once.
+    All are products, of which a GPU has many at once.
 
     Example:
-        >>> inverse_of_lower(torch.tensor([[2.0, 0.0], [1.0, 1.0]]), block=1)
+        >>> inverse_of_lower(torch.tensor([[2.0, 0.0], [1.0, 1.0]]))
         tensor([[ 0.5000,  0.0000],
                 [-0.5000,  1.0000]])
     """
-    size, side = factor.shape[-1], min(block, factor.shape[-1])
-    whole = side
-    while whole < size:
-        whole *= 2
-    eye = torch.eye(whole, dtype=factor.dtype, device=factor.device)
-    filled = eye.expand(*factor.shape[:-2], whole, whole).clone()
-    filled[..., :size, :size] = factor
-    # (*B, parts, side, side): blocks on the diagonal
-    parts = filled.unflatten(-1, (-1, side)).unflatten(-3, (-1, side))
-    found = parts.diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
-    found = torch.linalg.solve_triangular(found, eye[:side, :side], upper=False)
+    size, side = factor.shape[-1], 1
+    whole = 1 << max(size - 1, 0).bit_length()
+    filled = torch.nn.functional.pad(factor, (0, whole - size, 0, whole - size))
+    filled.diagonal(dim1=-2, dim2=-1)[..., size:] = 1
+    found = 1 / filled.diagonal(dim1=-2, dim2=-1)[..., None, None]  # (*B, blocks, side, side)
     while side < whole:
         parts = filled.unflatten(-1, (-1, side)).unflatten(-3, (-1, side))
         below = parts.diagonal(-1, dim1=-4, dim2=-2).movedim(-1, -3)[..., ::2, :, :]

@@ -12,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 __all__ = ["cubic_step", "gram", "halve", "whole_tiles"]
 
@@ -28,8 +29,8 @@ class Tile(NamedTuple):
 
 
 # From a size of matrices on, of results/bench/speed-h200.json.
-GRAM_TILES = {0: Tile(64, 128, 4, 4), 3072: Tile(128, 128, 4, 4), 6144: Tile(128, 256, 8, 3)}
-STEP_TILES = {0: Tile(64, 128, 4, 4), 1536: Tile(128, 128, 8, 4), 3072: Tile(128, 256, 8, 4)}
+GRAM_TILES = {0: Tile(64, 64, 4, 5), 1536: Tile(64, 128, 4, 5), 3072: Tile(128, 128, 8, 4)}
+STEP_TILES = {0: Tile(64, 64, 4, 5), 1536: Tile(128, 128, 8, 4), 3072: Tile(128, 256, 8, 4)}
 
 
 def whole_tiles(side: int) -> int:
@@ -55,27 +56,24 @@ def _tile(rows, columns, neighbors: tl.constexpr):  # type: ignore  # noqa: ANN0
 
 @triton.jit
 def _gram_kernel(  # type: ignore  # noqa: ANN202
-    half, out, done, rows, columns, factor,  # noqa: ANN001
+    left_of, right_of, out, done, rows, columns, factor,  # noqa: ANN001
     height: tl.constexpr, width: tl.constexpr, depth: tl.constexpr, neighbors: tl.constexpr,
 ):  # fmt: skip
-    batch = tl.program_id(1).to(tl.int64)
+    batch = tl.program_id(1)
     i, j = _tile(rows // height, rows // width, neighbors)
     if j * width >= (i + 1) * height:  # wholly above the diagonal
         return
     if tl.load(done + batch) != 0:
         return
-    r, c, k = tl.arange(0, height), tl.arange(0, width), tl.arange(0, depth)
+    r, c = tl.arange(0, height), tl.arange(0, width)
+    total = tl.zeros((height, width), tl.float32)
+    for k in range(0, columns, depth):
+        left = left_of.load([batch * rows + i * height, k])
+        right = right_of.load([batch * rows + j * width, k])
+        total = tl.dot(left, right.T, total)
     # Within a tile whole numbers of 32 bits are enough, and faster.
     top, start = (i * height).to(tl.int64), (j * width).to(tl.int64)
-    half += batch * rows * columns
-    out += batch * rows * rows
-    left = half + top * columns + r[:, None] * columns + k[None, :]
-    right = half + start * columns + c[None, :] * columns + k[:, None]
-    total = tl.zeros((height, width), tl.float32)
-    for _ in range(0, columns, depth):
-        total = tl.dot(tl.load(left), tl.load(right), total)
-        left += depth
-        right += depth
+    out += batch.to(tl.int64) * rows * rows
     found = (total * factor).to(tl.float16)
     here = out + top * rows + start + r[:, None] * rows + c[None, :]
     mirrored = out + start * rows + top + c[:, None] * rows + r[None, :]
@@ -90,22 +88,20 @@ def _gram_kernel(  # type: ignore  # noqa: ANN202
 
 @triton.jit
 def _step_kernel(  # type: ignore  # noqa: ANN202
-    gram, half, x, following, done, m, n, rows, columns, a, b, scale,  # noqa: ANN001
+    left_of, right_of, x, following, done, m, n, rows, columns, a, b, scale,  # noqa: ANN001
     height: tl.constexpr, width: tl.constexpr, depth: tl.constexpr, neighbors: tl.constexpr,
 ):  # fmt: skip
-    batch = tl.program_id(1).to(tl.int64)
-    if tl.load(done + batch) != 0:
+    of = tl.program_id(1)
+    if tl.load(done + of) != 0:
         return
     i, j = _tile(rows // height, columns // width, neighbors)
-    r, c, k = tl.arange(0, height), tl.arange(0, width), tl.arange(0, depth)
-    top, start = (i * height).to(tl.int64), (j * width).to(tl.int64)
-    left = gram + (batch * rows + top) * rows + r[:, None] * rows + k[None, :]
-    right = half + batch * rows * columns + start + k[:, None] * columns + c[None, :]
+    r, c = tl.arange(0, height), tl.arange(0, width)
     total = tl.zeros((height, width), tl.float32)
-    for _ in range(0, rows, depth):
-        total = tl.dot(tl.load(left), tl.load(right), total)
-        left += depth
-        right += depth * columns
+    for k in range(0, rows, depth):
+        left = left_of.load([of * rows + i * height, k])
+        right = right_of.load([of * rows + k, j * width])
+        total = tl.dot(left, right, total)
+    batch, top, start = of.to(tl.int64), (i * height).to(tl.int64), (j * width).to(tl.int64)
     inside = (i * height + r < m)[:, None] & (j * width + c < n)[None, :]
     place = x + (batch * m + top) * n + start + r[:, None] * n + c[None, :]
     after = a * tl.load(place, mask=inside, other=0.0) - b * total
@@ -144,6 +140,11 @@ def halve(
         )
 
 
+def _loaded(matrices: Tensor, rows: int, columns: int) -> TensorDescriptor:
+    """Matrices one below the other, of which the hardware fetches parts of this shape."""
+    return TensorDescriptor.from_tensor(matrices.flatten(0, 1), [rows, columns])
+
+
 def gram(
     half: Tensor,  # (B, rows, columns), in float16
     out: Tensor,  # (B, rows, rows), in float16
@@ -155,7 +156,8 @@ def gram(
     tile = _tile_for(rows, GRAM_TILES)
     with torch.cuda.device(half.device):
         _gram_kernel[(rows // tile.rows * (rows // tile.columns), batch)](
-            half, out, done, rows, columns, factor, tile.rows, tile.columns, tile.depth,
+            _loaded(half, tile.rows, tile.depth), _loaded(half, tile.columns, tile.depth),
+            out, done, rows, columns, factor, tile.rows, tile.columns, tile.depth,
             tile.neighbors, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
 
@@ -175,7 +177,8 @@ def cubic_step(
     tile = _tile_for(min(rows, columns), STEP_TILES)
     with torch.cuda.device(half.device):
         _step_kernel[(rows // tile.rows * (columns // tile.columns), batch)](
-            gram, half, x, following, done, x.shape[-2], x.shape[-1], rows, columns, a, b, scale,
+            _loaded(gram, tile.rows, tile.depth), _loaded(half, tile.depth, tile.columns),
+            x, following, done, x.shape[-2], x.shape[-1], rows, columns, a, b, scale,
             tile.rows, tile.columns, tile.depth, tile.neighbors, num_warps=tile.warps,
             num_stages=tile.stages,
         )  # fmt: skip

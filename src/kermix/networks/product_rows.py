@@ -10,7 +10,7 @@ Batch normalization of exponents, of which an exponential is taken: nothing may 
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
@@ -19,13 +19,13 @@ from torch.nn import functional
 from kermix.checks import check_option, check_sizes
 from kermix.errors import OptionError, ShapeError
 from kermix.networks.product_layers import gaussian, normalized_gaussian
+from kermix.settings import ProductForm
 
 __all__ = [
     "FORMS",
     "BoundedNorm",
     "GaussianProduct",
     "Precision",
-    "ProductForm",
     "VariableLayer",
 ]
 
@@ -63,9 +63,8 @@ class BoundedNorm(nn.BatchNorm1d):
         return torch.addcmul(self.bias.view(shape), near, self.weight.view(shape))
 
 
-ProductForm: TypeAlias = Literal["variational", "product", "signed"]
 Precision: TypeAlias = Literal["one", "norm"]
-FORMS = ("variational", "product", "signed")
+FORMS = get_args(ProductForm)
 
 
 class LayerTensors(NamedTuple):

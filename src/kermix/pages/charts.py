@@ -221,6 +221,7 @@ def heat(
     about: str,
     texts: Sequence[Sequence[str]] = (),
     kind: str = "two",
+    downwards: bool = False,
 ) -> Svg:
     """A table as colored cells: numbers above zero in one color, those below in the other.
 
@@ -231,6 +232,7 @@ def heat(
         about: For those who cannot see it.
         texts: What is written in the cells, if they are few.
         kind: The color of numbers above zero.
+        downwards: Whether what is named on the vertical axis goes on from the top.
     """
     rows, columns = values.shape
     left = 12.0 * bool(up[1]) + LETTER * max((min(len(t), 12) for _, t in up[1]), default=0)
@@ -246,22 +248,24 @@ def heat(
         for i, line in enumerate(texts) for j, text in enumerate(line)
     ]  # fmt: skip
     shapes += [text_at(left - 5, floor - p * (floor - top) + 4, t, "end", 12) for p, t in up[1]]
-    room = max(3, int((WIDE - left) / LETTER / max(3, len(across[1]))))
+    places = [p for p, _ in across[1]]
+    apart = min(np.diff(sorted(places)), default=1.0)  # texts at the ends reach inwards
+    room = max(3, int(0.8 * min(apart, 1 / 3) * (WIDE - left) / LETTER))
     shapes += [
         text_at(left + p * (WIDE - left), floor + 14, t, "middle" if texts else anchor_of(p), room)
         for p, t in across[1]
     ]
-    shapes += _names(across[0], up[0], floor)
+    shapes += _names(across[0], up[0], floor, "down" if downwards else "up")
     below = 16 * bool(across[1]) + 18 * bool(across[0])
     return drawing(WIDE, floor + below, about, shapes)
 
 
-def _names(across: str, up: str, floor: float) -> list[str]:
+def _names(across: str, up: str, floor: float, upwards: str) -> list[str]:
     """What the axes of a heat map are."""
     return [
         text_at(x, y, f"{name} ({where})", anchor, 50, "name")
         for name, where, x, y, anchor in (
-            (up, "up", 2.0, 11.0, ""), (across, "across", WIDE, floor + 29, "end"),
+            (up, upwards, 2.0, 11.0, ""), (across, "across", WIDE, floor + 29, "end"),
         ) if name
     ]  # fmt: skip
 
@@ -276,7 +280,7 @@ def confusion(counts: np.ndarray, names: Sequence[str]) -> Svg:  # (true, predic
     texts = [[f"{n}" if n else "" for n in line] for line in counts[::-1].tolist()] if few else ()
     up = [(1 - place, name) for place, name in shown]
     return heat(np.sqrt(shares[::-1]), ("predicted class", shown), ("true class", up),
-                "True and predicted classes", texts)  # fmt: skip
+                "True and predicted classes", texts, downwards=True)  # fmt: skip
 
 
 def curves(

@@ -133,9 +133,16 @@ def _environment() -> Any:
         loader=PackageLoader("kermix.pages"), autoescape=True, trim_blocks=True,
         lstrip_blocks=True, undefined=StrictUndefined,
     )  # fmt: skip
+    found.globals["style"] = _style
     found.filters |= {"shown": _shown, "base64": _base64, "sentences": _sentences,
                       "quoted": shlex.quote}  # fmt: skip
     return found
+
+
+def _style(*names: str) -> Svg:
+    """What style sheets say, which are no templates."""
+    folder = Path(__file__).parent / "templates"
+    return Svg("\n".join((folder / f"{name}.css").read_text(encoding="utf-8") for name in names))
 
 
 def _shown(value: Any) -> Any:

@@ -149,8 +149,9 @@ class Axis:
         if self.names is not None:
             every = max(1, -(-len(self.names) // most))
             return [(float(self.place(v)), text) for v, text in self.names[::every]]
-        numbers = _powers(self.low, self.high, most) if self.log else _round(
-            self.low, self.high, most)  # fmt: skip
+        numbers = _powers(self.low, self.high, most) if self.log else np.empty(0)
+        if len(numbers) < 2:  # of less than a decade, too
+            numbers = _round(self.low, self.high, most)
         return [(float(self.place(v)), f"{v:.6g}") for v in numbers]
 
 

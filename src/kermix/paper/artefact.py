@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from kermix.environment import environment
 from kermix.errors import MissingExtraError, RunError
-from kermix.files import whole_file
-from kermix.runs.provenance import environment, write_json
+from kermix.files import whole_file, write_json
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from kermix.data.images.labelled import LabelledImages, load_labelled
 from kermix.errors import RunError
-from kermix.images.classifier_settings import ClassifierSettings, NormReading, as_written
+from kermix.images.classifier_settings import as_written
 from kermix.paper.artefact import (
     BLUE,
     GREEN,
@@ -44,6 +44,7 @@ from kermix.paper.table_records import (
     settings_of,
     train_cell,
 )
+from kermix.training.product_settings import NormReading, ProductSettings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -159,7 +160,7 @@ def _kept(cells: Path | None) -> list[dict[str, Any]]:
 
 
 def _found(
-    kept: Sequence[dict[str, Any]], dataset: str, settings: ClassifierSettings
+    kept: Sequence[dict[str, Any]], dataset: str, settings: ProductSettings
 ) -> dict[str, Any] | None:
     wanted = replace(settings, learning_rate=settings.peak_rate)
     return next((c for c in kept if c["dataset"] == dataset and settings_of(c) == wanted), None)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from kermix.errors import OptionError, RunError
+from kermix.files import write_json
 from kermix.paper.artefact import Claim, Record, Rows, Tick, files_of, ignore, read_record
-from kermix.runs.provenance import write_json
 
 __all__ = [
     "ARTEFACTS",

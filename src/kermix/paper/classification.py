@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kermix.data.images.labelled import LabelledImages, load_labelled
 from kermix.errors import DownloadError, ImageError
-from kermix.images.classifier_settings import ClassifierSettings, preset
+from kermix.images.classifier_settings import preset
 from kermix.paper.artefact import (
     BLUE,
     GREEN,
@@ -48,6 +48,7 @@ from kermix.paper.table_records import (
     train_cell,
 )
 from kermix.paper.verdicts import of_seeds
+from kermix.training.product_settings import ProductSettings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -210,7 +211,7 @@ def _read(
     return found, [*missing, *(note for train, _ in found.values() for note in train.notes)]
 
 
-def _settings(dataset: str, column: str, quick: bool) -> ClassifierSettings:
+def _settings(dataset: str, column: str, quick: bool) -> ProductSettings:
     cnn = column == "CNN"
     settings = preset(dataset, "cnn" if cnn else "gaussian-product", None if cnn else int(column))
     if quick:

@@ -14,8 +14,9 @@ nuclear norm is to be large or small: both are tried.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -68,6 +69,7 @@ __all__ = [
     "judged",
     "run",
     "train",
+    "train_each",
 ]
 
 
@@ -107,6 +109,7 @@ def distance_nuclear_cost(
 
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+Trained: TypeAlias = tuple[dict[str, float], Tensor, Tensor]  # numbers, samples, held-out data
 
 V = 0.001  # the paper's, also of `toy`, `prior` and `remarks`
 STATES, DEVIATION, NOISE = 10, 0.025, 10
@@ -163,16 +166,11 @@ def run(
         training: Instead of the full or quick setting.
     """
     training = training or (GenerationTraining.quick() if quick else GenerationTraining())
-    rows: Rows = []
-    shown: dict[str, Tensor] = {}
-    total = training.seeds * len(METHODS)
-    for seed in range(training.seeds):
-        for method in METHODS:
-            numbers, samples, data = train(method, seed, training)
-            rows.append({"method": method, "seed": seed, **numbers})
-            if seed == 0:
-                shown[method], shown["data"] = samples, data
-            tick(len(rows) / total)
+
+    def one(method: str, seed: int) -> Trained:
+        return train(method, seed, training)
+
+    rows, shown = train_each("method", METHODS, training.seeds, one, tick)
     summary = summarise(rows)
     return Artefact(
         name="fig-generation",
@@ -198,6 +196,25 @@ def run(
             f"the kernel gives them, {V} times the dimension in each coordinate."
         ],
     )  # fmt: skip
+
+
+def train_each(
+    by: str,
+    names: Collection[str],
+    seeds: int,
+    train: Callable[[str, int], Trained],
+    tick: Tick,
+) -> tuple[Rows, dict[str, Tensor]]:
+    """Numbers for each name and seed, and samples and data of the first seed."""
+    rows: Rows = []
+    shown: dict[str, Tensor] = {}
+    for seed, name in product(range(seeds), names):
+        numbers, samples, data = train(name, seed)
+        rows.append({by: name, "seed": seed, **numbers})
+        if seed == 0:
+            shown[name], shown["data"] = samples, data
+        tick(len(rows) / (seeds * len(names)))
+    return rows, shown
 
 
 class SampleTask(Task):
@@ -250,7 +267,7 @@ class SampleTask(Task):
 
 def train(
     method: str, seed: int, training: GenerationTraining, loss: Loss | None = None
-) -> tuple[dict[str, float], Tensor, Tensor]:
+) -> Trained:
     """Train one network; returns its numbers, samples of it, and held-out data.
 
     Args:

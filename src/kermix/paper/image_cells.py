@@ -27,9 +27,10 @@ from kermix.costs.baselines import energy_distance
 from kermix.data.images.image_sets import celeba_folder
 from kermix.data.images.labelled import load_labelled
 from kermix.data.loading import load
+from kermix.environment import environment
 from kermix.errors import ImageError, OptionError
 from kermix.evaluation.sample_distances import frechet_distance
-from kermix.images.generator_settings import ImageSettings
+from kermix.files import write_json
 from kermix.images.generator_training import ImageTask
 from kermix.images.image_quality import (
     accuracy,
@@ -41,7 +42,7 @@ from kermix.images.image_quality import (
 from kermix.images.spaces import RandomFeatures
 from kermix.networks.image_networks import PlainCNN
 from kermix.paper.generation import NOISE
-from kermix.runs.provenance import environment, write_json
+from kermix.training.fit_settings import FitSettings
 from kermix.training.loop import Trainer
 
 __all__ = [
@@ -173,7 +174,7 @@ def train_image_cell(
     device: str = "auto",
 ) -> Cell:  # fmt: skip
     """Train one network from uniform noise to pixels, and measure it."""
-    settings = ImageSettings(
+    settings = FitSettings(
         cost=method,  # type: ignore[arg-type]
         form="data_fixed" if method == "matrix" else None,
         model="conv",

@@ -20,6 +20,7 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from kermix.errors import RunError
+from kermix.files import write_json
 from kermix.pages.sheets import sheet as image_sheet
 from kermix.paper.artefact import (
     BEST,
@@ -49,7 +50,6 @@ from kermix.paper.image_cells import (
     train_image_cell,
 )
 from kermix.paper.verdicts import best, decided, of_seeds, ratio_claim, spread
-from kermix.runs.provenance import write_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -41,7 +41,7 @@ from kermix.paper.artefact import (
     points_panel,
     sheet,
 )
-from kermix.paper.generation import V
+from kermix.paper.generation import Trained, V, train_each
 from kermix.paper.verdicts import best, decided, differences, of_seeds, spread
 from kermix.training.fit_settings import FitSettings
 from kermix.training.objective import loss_of
@@ -92,15 +92,11 @@ def run(
         training: Instead of the full or quick setting.
     """
     training = training or (PriorTraining.quick() if quick else PriorTraining())
-    rows: Rows = []
-    shown: dict[str, Tensor] = {}
-    for seed in range(training.seeds):
-        for cost in COSTS:
-            numbers, samples, data = train(cost, seed, training)
-            rows.append({"cost": cost, "seed": seed, **numbers})
-            if seed == 0:
-                shown[cost], shown["data"] = samples, data
-            tick(len(rows) / (training.seeds * len(COSTS)))
+
+    def one(cost: str, seed: int) -> Trained:
+        return train(cost, seed, training)
+
+    rows, shown = train_each("cost", COSTS, training.seeds, one, tick)
     summary = {
         cost: {
             key: mean(row[key] for row in rows if row["cost"] == cost)
@@ -133,9 +129,7 @@ def run(
     )  # fmt: skip
 
 
-def train(
-    cost: str, seed: int, training: PriorTraining
-) -> tuple[dict[str, float], Tensor, Tensor]:
+def train(cost: str, seed: int, training: PriorTraining) -> Trained:
     """Train one network; returns its numbers, samples of it, and held-out data."""
     chosen = toy("mixture10")
     assert chosen.modes is not None

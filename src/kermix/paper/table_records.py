@@ -14,13 +14,15 @@ import numpy as np
 import torch
 
 from kermix.data.images.labelled import LabelledImages
+from kermix.environment import environment
+from kermix.files import write_json
 from kermix.images.augmentation import Augmentation
-from kermix.images.classifier_settings import ClassifierSettings, preset
+from kermix.images.classifier_settings import preset
 from kermix.images.classifier_training import ClassifierTask
 from kermix.paper.artefact import Claim
 from kermix.paper.verdicts import Spread, decided, differences, spread
-from kermix.runs.provenance import environment, write_json
 from kermix.training.loop import Trainer
+from kermix.training.product_settings import ProductSettings
 
 __all__ = [
     "AS_WRITTEN",
@@ -52,7 +54,7 @@ FAST_BEFORE = ("auto", "lean", "fused")  # ways to compute the same layers that 
 def train_cell(
     train: LabelledImages,
     test: LabelledImages,
-    settings: ClassifierSettings,
+    settings: ProductSettings,
     *,
     variant: str = "",
     device: str = "auto",
@@ -76,7 +78,7 @@ def train_cell(
         "model": settings.model,
         "patch": None if settings.model == "cnn" else settings.patch,
         "seed": settings.seed,
-        "augmentation": str(Augmentation.of(settings)),
+        "augmentation": str(Augmentation(settings)),
         "variant": variant,
         "evaluated_on": "test images" if "held out" not in test.name else test.name,
         "train_accuracy": round(on_train.accuracy, 5),
@@ -121,7 +123,7 @@ def hold_out(train: LabelledImages, count: int) -> tuple[LabelledImages, Labelle
     )
 
 
-def _with(task: ClassifierTask, settings: ClassifierSettings) -> Any:
+def _with(task: ClassifierTask, settings: ProductSettings) -> Any:
     kept, task.settings = task.settings, settings
     try:
         return task.evaluate()
@@ -129,14 +131,14 @@ def _with(task: ClassifierTask, settings: ClassifierSettings) -> Any:
         task.settings = kept
 
 
-def settings_of(record: Mapping[str, Any]) -> ClassifierSettings:
+def settings_of(record: Mapping[str, Any]) -> ProductSettings:
     """The settings of a record, old or new, by what they are called today."""
     told = dict(record["settings"])
     if told["learning_rate"] is None:
         told["learning_rate"] = 0.005  # what that meant when the first records were written
     if told["path"] in FAST_BEFORE:
         told["path"] = "fast"
-    return ClassifierSettings.from_json(told)
+    return ProductSettings.from_json(told)
 
 
 def command_of(record: dict[str, Any]) -> str:

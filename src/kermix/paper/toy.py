@@ -30,7 +30,9 @@ from torch import Tensor, nn
 from kermix.costs.baselines import energy_distance
 from kermix.costs.functions import matrix_cost, scalar_cost, svd_cost, vector_cost
 from kermix.distributed.processes import Ranks
+from kermix.environment import environment
 from kermix.errors import RunError
+from kermix.files import write_json
 from kermix.graphs import adam
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.networks.generators import UniformPrior, reset_with
@@ -48,7 +50,6 @@ from kermix.paper.artefact import (
 )
 from kermix.paper.generation import NOISE, V
 from kermix.paper.verdicts import best, decided, excess, of_seeds, similar_excess, spread
-from kermix.runs.provenance import environment, write_json
 from kermix.training.loop import Forward, Task, Trainer
 
 if TYPE_CHECKING:

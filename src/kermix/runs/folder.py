@@ -6,21 +6,25 @@ any way, `kill -9` included, so that no lock outlives its holder; the file says 
 
 import csv
 import errno
+import hashlib
 import json
 import os
 import shlex
 import socket
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
 from kermix.data.readers.common import is_pattern, is_remote
 from kermix.errors import OptionError, RunError
 from kermix.files import whole_file
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = [
     "begin_folder",
@@ -29,6 +33,7 @@ __all__ = [
     "check_new_folder",
     "check_run",
     "check_trained",
+    "digest_of",
     "is_held",
     "kind_of_run",
     "lasting_source",
@@ -175,6 +180,17 @@ def check_data(folder: Path, config: dict[str, Any], fingerprint: str) -> None:
         )
 
 
+def digest_of(parts: "Iterable[str | np.ndarray]") -> str:
+    """What tells whether data have changed: a digest of arrays, and of their shapes as text."""
+    import numpy as np
+
+    digest = hashlib.sha256()
+    for part in parts:
+        told = part.encode() if isinstance(part, str) else np.ascontiguousarray(part).tobytes()
+        digest.update(told)
+    return digest.hexdigest()[:16]
+
+
 def check_trained(folder: Path, checkpoint: Path) -> None:
     """Refuse a run that was stopped before there was anything to keep."""
     if not checkpoint.exists():
@@ -198,12 +214,11 @@ def write_metrics(
             writer.writerow({k: int(v) if k in WHOLE else v for k, v in row.items()})
 
 
-PATIENCE = 0.2  # seconds: a process that looks whether a run is held has it for a moment
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of some file systems
 
 
 @contextmanager
-def locked_run(folder: Path) -> Iterator[None]:
+def locked_run(folder: Path, patience: float = 0.2) -> Iterator[None]:
     """Hold a run folder alone; refused while another process, or this one, holds it.
 
     Example:
@@ -215,7 +230,7 @@ def locked_run(folder: Path) -> Iterator[None]:
         >>> folder.cleanup()
     """
     path = folder / "lock"
-    lock = FileLock(path, timeout=PATIENCE, fallback_to_soft=False)
+    lock = FileLock(path, timeout=patience, fallback_to_soft=False)
     try:
         lock.acquire()
     except Timeout:

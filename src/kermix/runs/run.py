@@ -25,10 +25,10 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from kermix.distributed.loss import Strategy
 from kermix.distributed.processes import make_fabric
-from kermix.environment import __version__, is_rank
+from kermix.environment import __version__, environment, is_rank
 from kermix.errors import OptionError, RunError
+from kermix.files import write_json
 from kermix.pages.page import Page, Repeat
 from kermix.runs.folder import (
     TABLE,
@@ -39,8 +39,7 @@ from kermix.runs.folder import (
     read_config,
     write_metrics,
 )
-from kermix.runs.provenance import environment, write_json
-from kermix.settings import Settings
+from kermix.settings import Settings, Strategy
 from kermix.training.checkpoints import check_declared, load_checkpoint, rebuilding
 from kermix.training.loop import Row, Trainer
 
@@ -218,9 +217,10 @@ class Run:
         *,
         options: Mapping[str, Any],
         facts: Mapping[str, Any],
-        writes: bool = True,
     ) -> "Run":
         """Make the folder, which must not exist, and note how to repeat the run.
+
+        Of many processes one does. A device that is not there is refused before.
 
         Args:
             kind: Which kind of run it is.
@@ -230,8 +230,9 @@ class Run:
             start: How the training is started.
             options: How the data are read: rows, data_root, size, where they are given.
             facts: What this kind of run notes of its data.
-            writes: Whether this process writes; one of many does.
         """
+        start.check_device()
+        writes = has_folder(start.devices, start.nodes)
         if writes:
             begin_folder(folder)
         in_memory = tuple(start.command[2:3]) == ("",)

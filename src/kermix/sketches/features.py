@@ -20,7 +20,7 @@ from kermix.checks import (
 from kermix.errors import OptionError, ShapeError, VarianceError
 from kermix.kernels.distances import CLOSE, DIRECT_DIFFERENCES_UP_TO, mismatches, numbers_of
 from kermix.kernels.gaussian import GaussianKernel, KernelTerms, Variance, VarianceRule, as_kernel
-from kermix.kernels.gram import kernels_at, numbers_like, scaled_gram
+from kermix.kernels.gram import gram_matrix, kernels_at, numbers_like, scaled_gram
 from kermix.kernels.others import PointKernel
 from kermix.linalg.cholesky import solve_dtype
 from kermix.sketches.landmarks import random_pivots, row_keys
@@ -374,7 +374,12 @@ def nystrom_features(
     if landmarks == "uniform":
         chosen = torch.randperm(len(points), generator=generator)[:rank].to(points.device)
     else:
-        chosen = random_pivots(points, kernel.cross_terms(x.shape[-1]), rank, tolerance, generator)
+        terms, dtype = kernel.cross_terms(x.shape[-1]), solve_dtype(points.device)
+
+        def gram(a: Tensor, b: Tensor) -> Tensor:
+            return gram_matrix(a, b, terms, dtype)
+
+        chosen = random_pivots(points, gram, rank, tolerance, generator)
     looked_at = x if isinstance(v, str) else points
     return NystromFeatures(points[chosen], kernel, None, row_keys(looked_at).unique())
 

@@ -131,7 +131,7 @@ def kernel_features(
     wanted = CANDIDATES_PER_LANDMARK * rank if candidates is None else candidates
     if wanted < len(points):
         points = points[torch.randperm(len(points), generator=generator)[:wanted].to(x.device)]
-    at = random_pivots(points, chosen, min(rank, len(points)), tolerance, generator)
+    at = random_pivots(points, chosen.gram, min(rank, len(points)), tolerance, generator)
     return KernelFeatures(points[at], chosen, row_keys(points).unique())
 
 

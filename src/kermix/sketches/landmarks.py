@@ -6,12 +6,12 @@ rule depends on nothing but the content of a row, rows of all sketches are treat
 is left of each is still a random sample of one source if both sources are the same.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from kermix.checks import rows_at_once
-from kermix.kernels.gaussian import KernelTerms
-from kermix.kernels.others import PointKernel, kernel_matrix
 from kermix.linalg.cholesky import solve_dtype
 
 __all__ = ["random_pivots", "recognized", "row_keys"]
@@ -45,7 +45,7 @@ def recognized(keys: Tensor, rows: Tensor) -> Tensor:  # (K,) sorted, (N, d) -> 
 @torch.no_grad()
 def random_pivots(
     points: Tensor,  # (N, d)
-    terms: KernelTerms | PointKernel,
+    gram: Callable[[Tensor, Tensor], Tensor],
     rank: int,
     tolerance: float | None,
     generator: torch.Generator,
@@ -61,7 +61,7 @@ def random_pivots(
 
     Args:
         points: The candidates.
-        terms: The kernel, whose diagonal is 1.
+        gram: The kernel between two sets of points, whose diagonal is 1.
         rank: How many to choose at most.
         tolerance: Stop when the mean residual is below this.
         generator: Source of the draws, on the CPU.
@@ -80,14 +80,14 @@ def random_pivots(
         proposed = _draw(residual, proposals, generator)
         at = proposed.to(points.device)
         done = factor[:, : len(chosen)]
-        block = kernel_matrix(points[at], points[at], terms, dtype) - done[at] @ done[at].mT
+        block = gram(points[at], points[at]).to(dtype) - done[at] @ done[at].mT
         diagonal, left = residual[at].cpu(), rank - len(chosen)
         kept, lower = _accept(block.cpu(), diagonal, generator, left, smallest)
         if not len(kept):
             residual[at] = 0  # what was proposed is represented up to rounding
             continue
         pivots = at[kept.to(at.device)]
-        columns = kernel_matrix(points, points[pivots], terms, dtype) - done @ done[pivots].mT
+        columns = gram(points, points[pivots]).to(dtype) - done @ done[pivots].mT
         new = torch.linalg.solve_triangular(lower.to(columns).mT, columns, upper=True, left=False)
         factor[:, len(chosen) : len(chosen) + len(kept)] = new
         residual = (residual - new.square().sum(-1)).clamp(min=0)

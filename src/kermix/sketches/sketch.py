@@ -39,7 +39,6 @@ __all__ = [
     "SketchedFile",
     "StoredSketch",
     "check_same_columns",
-    "is_sketch",
     "read_sketch",
     "rounding_slip",
     "write_sketch",
@@ -497,10 +496,3 @@ def _map_of(header: dict[str, Any], tensors: dict[str, Tensor]) -> FeatureMap:
     if fingerprint(features) != header.get("fingerprint"):
         raise ValueError(FOREIGN_MAP)
     return features
-
-
-def is_sketch(source: object) -> bool:
-    """Whether a source of data is a sketch, or the name of a file of one."""
-    if isinstance(source, str | Path):
-        return Path(source).suffix == ".sketch"
-    return isinstance(source, Sketch)

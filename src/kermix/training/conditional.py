@@ -8,9 +8,8 @@ variances.
 
 import math
 from collections.abc import Hashable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from kermix.checks import check_samples
 from kermix.costs.losses import SVDLoss
 from kermix.distributed.processes import Ranks
-from kermix.errors import OptionError, RunError, ShapeError
+from kermix.errors import RunError, ShapeError
 from kermix.graphs import adam
 from kermix.kernels.gaussian import GaussianKernel
 from kermix.mixtures.mixture import GaussianMixture
@@ -27,23 +26,14 @@ from kermix.networks.mixture_networks import (
     stratified_draw,
 )
 from kermix.networks.scaled import Scaler
-from kermix.settings import (
-    BATCH_SIZE,
-    COVARIANCE_TYPE,
-    LEARNING_RATE,
-    SEED,
-    CovarianceType,
-    Setting,
-    Settings,
-)
+from kermix.settings import check_name
 from kermix.training.checkpoints import check_declared, load_checkpoint, load_model, rebuilding
-from kermix.training.fit_settings import REFINE_BATCH_SIZE, REFINE_WITH, RefineName
+from kermix.training.fit_settings import CONTEXTS, FitSettings
 from kermix.training.loop import Forward, Task, Trainer, gradients_on, learning_rate
 from kermix.training.objective import VarianceSchedule
 
 __all__ = [
     "ConditionalModel",
-    "ConditionalSettings",
     "ConditionalTask",
     "fit_conditional",
     "load_conditional",
@@ -51,51 +41,6 @@ __all__ = [
 ]
 
 KIND = "conditional mixture"
-
-ConditionalCost: TypeAlias = Literal["svd", "likelihood"]
-
-
-@dataclass(frozen=True)
-class ConditionalSettings(Settings):
-    """Settings of a conditional fit."""
-
-    cost: Annotated[
-        ConditionalCost,
-        Setting(
-            "svd, the SVD cost on the joint kernel followed by refinement; or only the "
-            "likelihood, the usual way to train a mixture density network."
-        ),
-    ] = "svd"
-    refine_with: Annotated[RefineName, REFINE_WITH] = "likelihood"
-    components: Annotated[int, Setting("Number of components for each context.", least=1)] = 24
-    covariance_type: Annotated[CovarianceType, COVARIANCE_TYPE] = "isotropic"
-    width: Annotated[int, Setting("Width of the hidden layers.", least=1)] = 128
-    depth: Annotated[int, Setting("Number of hidden layers.", least=0)] = 2
-    steps: Annotated[
-        int, Setting("Number of steps with the SVD cost; none in a likelihood fit.", least=0)
-    ] = 300
-    refine_steps: Annotated[
-        int,
-        Setting("Number of refinement steps, with the likelihood or the closed form.", least=0),
-    ] = 3000
-    contexts: Annotated[
-        int,
-        Setting(
-            "Contexts for each step of the SVD cost; all components of each are drawn.", least=1
-        ),
-    ] = 16
-    batch_size: Annotated[int, BATCH_SIZE] = 256
-    refine_batch_size: Annotated[int, REFINE_BATCH_SIZE] = 1024
-    context_scale: Annotated[
-        float, Setting("Weight of a context relative to a target in the joint kernel.", least=0)
-    ] = 1.0
-    learning_rate: Annotated[float, LEARNING_RATE] = 3e-3
-    seed: Annotated[int, SEED] = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.steps + self.refine_steps == 0:
-            raise OptionError("steps and refine_steps are both 0: there is nothing to train.")
 
 
 def spherical_loss(mixture: GaussianMixture, targets: Tensor) -> Tensor:  # (B, d) -> ()
@@ -131,7 +76,7 @@ class ConditionalModel(nn.Module):
 class _Step(nn.Module):
     """The loss of one step."""
 
-    def __init__(self, network: ConditionalMixtureNetwork, settings: ConditionalSettings) -> None:
+    def __init__(self, network: ConditionalMixtureNetwork, settings: FitSettings) -> None:
         super().__init__()
         self.network, self.settings = network, settings
         self.variances = VarianceSchedule(0.5, 3e-3)
@@ -170,7 +115,7 @@ class ConditionalTask(Task):
         self,
         context: Tensor,  # (n, c)
         target: Tensor,  # (n, d)
-        settings: ConditionalSettings,
+        settings: FitSettings,
     ) -> None:
         self.settings = settings
         self.model = _untrained(settings, Scaler(context), Scaler(target))
@@ -189,7 +134,7 @@ class ConditionalTask(Task):
     @property
     def total(self) -> int:
         """Steps of both stages."""
-        return self.settings.steps + self.settings.refine_steps
+        return self.settings.steps + (self.settings.refine_steps or 0)
 
     @property
     def reports_every(self) -> int:
@@ -200,8 +145,9 @@ class ConditionalTask(Task):
         """One rise and fall in each stage."""
         s = self.settings
         if step < s.steps:
-            return learning_rate(step / s.steps, s.learning_rate, last=0.1)
-        return learning_rate((step - s.steps) / s.refine_steps, s.learning_rate, last=0.01)
+            return learning_rate(step / s.steps, s.peak_rate, last=0.1)
+        refined = (step - s.steps) / (s.refine_steps or 1)
+        return learning_rate(refined, s.peak_rate, last=0.01)
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Contexts and their targets at random."""
@@ -222,7 +168,7 @@ class ConditionalTask(Task):
         s = self.settings
         if step >= s.steps:
             return "refining"
-        return "cost" if s.batch_size > 1 and s.contexts * s.components > 1 else None
+        return "cost" if s.batch_size > 1 and s.contexts * (s.components or 1) > 1 else None
 
     def numbers(self, step: int) -> list[float]:
         """The variances of the kernel."""
@@ -233,7 +179,7 @@ class ConditionalTask(Task):
         s = self.settings
         return (
             f"The loss of the conditional fit is not finite at step {step} of {s.steps} + "
-            f"{s.refine_steps}; try a lower learning_rate than {s.learning_rate:g}."
+            f"{s.refine_steps}; try a lower learning_rate than {s.peak_rate:g}."
         )
 
     def content(self) -> dict[str, Any]:
@@ -259,37 +205,41 @@ class ConditionalTask(Task):
 def fit_conditional(
     context: Tensor,  # (n, c)
     target: Tensor,  # (n, d)
-    settings: ConditionalSettings | None = None,
     *,
     device: str = "auto",
     checkpoint: Path | None = None,
+    **settings: Any,
 ) -> ConditionalModel:
     """Learn the distribution of a target given a context.
 
     Args:
         context: What is known, one row for each target.
         target: What is to be predicted.
-        settings: How to train.
         device: `"auto"`, `"cpu"`, `"cuda"`, ...
         checkpoint: File to write during training and to continue from if it exists: an interrupted
             fit ends with the same weights as an uninterrupted one. `load_conditional` reads the
             model from it.
+        settings: How to train: settings of `kermix.training.fit_settings.FitSettings` by name,
+            such as `cost` (`"svd"`, on the joint kernel and then refined, or `"likelihood"` alone,
+            the usual way to train a mixture density network), `components`, `steps` and
+            `refine_steps`.
 
     Example:
         >>> c = torch.linspace(0, 1, 200)[:, None]
-        >>> settings = ConditionalSettings(components=2, steps=5, refine_steps=5)
-        >>> model = fit_conditional(c, 2 * c, settings, device="cpu")
+        >>> model = fit_conditional(c, 2 * c, components=2, steps=5, refine_steps=5, device="cpu")
         >>> model(c[:3]).sample().shape
         torch.Size([3, 1])
     """
-    settings = settings or ConditionalSettings()
+    for name in settings:
+        check_name(name, FitSettings.part(CONTEXTS).names)
     check_samples("context", context)
     check_samples("target", target)
     if len(context) != len(target):
         raise ShapeError(
             f"context has {len(context)} rows but target has {len(target)}; they must match."
         )
-    task = ConditionalTask(context, target, settings)
+    chosen = FitSettings(**{**settings, "model": "conditional"})
+    task = ConditionalTask(context, target, chosen)
     if checkpoint is None:
         Trainer(task, device).run()
         return task.model
@@ -306,7 +256,7 @@ def load_conditional(path: Path) -> ConditionalModel:
     if not isinstance(content, dict) or content.get("kind") != KIND:
         raise RunError(f"{path}: not the checkpoint of a conditional fit.")
     with rebuilding(path, tensors):
-        settings = ConditionalSettings.from_json(content["settings"])
+        settings = FitSettings.from_json(content["settings"])
         check_declared(settings, tensors)
         scalers = [Scaler(torch.zeros(2, size)) for size in content["sizes"]]
         model = _untrained(settings, *scalers)
@@ -314,13 +264,11 @@ def load_conditional(path: Path) -> ConditionalModel:
     return model.eval()
 
 
-def _untrained(
-    settings: ConditionalSettings, contexts: Scaler, targets: Scaler
-) -> ConditionalModel:
+def _untrained(settings: FitSettings, contexts: Scaler, targets: Scaler) -> ConditionalModel:
     network = ConditionalMixtureNetwork(
         contexts.location.shape[-1],
         targets.location.shape[-1],
-        settings.components,
+        settings.components or 1,
         settings.covariance_type,
         settings.width,
         settings.depth,

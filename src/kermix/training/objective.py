@@ -20,7 +20,7 @@ from kermix.costs.losses import (
     SVDLoss,
     VectorLoss,
 )
-from kermix.distributed.loss import DistributedLoss, Strategy
+from kermix.distributed.loss import DistributedLoss
 from kermix.distributed.processes import Ranks, shares, slice_of
 from kermix.errors import MissingExtraError, VarianceError
 from kermix.kernels.distances import squared_distances
@@ -28,7 +28,7 @@ from kermix.kernels.gaussian import GaussianKernel, choose_variance
 from kermix.mixtures.mixture import GaussianMixture, InnerProducts, log_scalar_cost
 from kermix.networks.mixture_networks import widened
 from kermix.networks.scaled import ScaledModel
-from kermix.settings import MatrixForm
+from kermix.settings import MatrixForm, Strategy
 from kermix.training.fit_settings import FitSettings, SampleCost
 
 __all__ = [

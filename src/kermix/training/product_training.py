@@ -9,9 +9,9 @@ values.
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,11 +29,11 @@ from kermix.networks.product_binned import (
     set_row_statistics,
     shrink_to_rates,
 )
-from kermix.networks.product_rows import GaussianProduct, ProductForm, VariableLayer
-from kermix.settings import BATCH_SIZE, LEARNING_RATE, SEED, Setting, Settings
+from kermix.networks.product_rows import GaussianProduct, VariableLayer
 from kermix.training.loop import Forward, Row, Task, Trainer, learning_rate
+from kermix.training.product_settings import ProductSettings
 
-__all__ = ["FittedTable", "MemberKeeper", "TableSettings", "TableTask", "fit_table"]
+__all__ = ["FittedTable", "MemberKeeper", "TableTask", "fit_table"]
 
 
 class MemberKeeper:
@@ -109,46 +109,6 @@ class MemberKeeper:
         self.best, self._epoch = tensors["best"], int(tensors["epoch"])
 
 
-@dataclass(frozen=True)
-class TableSettings(Settings):
-    """Settings of a fit of Gaussian products to a table."""
-
-    terms: Annotated[int, Setting("Number of products in the sum.", least=1)] = 32
-    width: Annotated[
-        int, Setting("Features of a column in the layers before the last.", least=1)
-    ] = 8
-    depth: Annotated[int, Setting("Number of Gaussian layers.", least=1)] = 2
-    form: Annotated[
-        ProductForm,
-        Setting(
-            "How the columns meet: variational, product or signed, see "
-            "`kermix.networks.product_rows.GaussianProduct`."
-        ),
-    ] = "variational"
-    epochs: Annotated[int, Setting("Largest number of passes over the rows.", least=1)] = 40
-    batch_size: Annotated[
-        int | None,
-        replace(
-            BATCH_SIZE,
-            least=2,  # a row is compared with the others of its batch
-            unset="a sixteenth of the rows, from 16 to 256; with bins a tenth for two classes, up "
-            "to 2048, and a twelfth for more, up to 1024",
-        ),
-    ] = None
-    learning_rate: Annotated[float, LEARNING_RATE] = 2e-2
-    decay: Annotated[
-        float, Setting("Weight decay of the affine maps and coefficients.", least=0)
-    ] = 0.1
-    patience: Annotated[
-        int,
-        Setting(
-            "Number of epochs without progress on held-out rows after which a member stops.",
-            least=1,
-        ),
-    ] = 20
-    seed: Annotated[int, SEED] = 0
-
-
 STEPS, SMALLEST_BATCH, LARGEST_BATCH = 16, 16, 256  # of an epoch, where nothing is said
 # With bins, rows cost less than the layers do: few steps, of many rows.
 # Of an epoch, and the largest batch: of one or two outputs, and of more.
@@ -187,7 +147,7 @@ class TableTask(Task):
         targets: Tensor,  # (n,) classes, or (n, o) scaled numbers
         outputs: int,
         splits: Sequence[tuple[Tensor, Tensor]],
-        settings: TableSettings,
+        settings: ProductSettings,
         bins: ColumnBins | None = None,
         weights: Tensor | None = None,
     ) -> None:
@@ -265,7 +225,7 @@ class TableTask(Task):
         # epoch must be better by two standard errors.
         stopped, margin = (1, 2.0) if self._has_classes else (self._train.shape[1], 0.0)
         self._keeper = MemberKeeper(self.model, stopped, settings.patience, margin)
-        groups = _groups(self.model, settings.decay)
+        groups = _groups(self.model, settings.weight_decay)
         # A fit is a few hundred steps: torch's 0.999 would still remember the first.
         return [adam(groups, device, torch.optim.AdamW, fused=True, betas=(0.9, 0.95))]
 
@@ -290,7 +250,7 @@ class TableTask(Task):
         """One rise and fall."""
         epoch, place = divmod(step, self._batches)
         share = (epoch + place / self._batches) / self.settings.epochs
-        return learning_rate(share, self.settings.learning_rate)
+        return learning_rate(share, self.settings.peak_rate)
 
     def batch(self, step: int) -> Tensor:  # (n, E)
         """The rows of each member, each once in an epoch, or as often as its weight says."""
@@ -391,7 +351,7 @@ class TableTask(Task):
         """Fast steps are what fails."""
         return (
             f"The loss is not finite in epoch {step // self._batches + 1}; try a lower learning "
-            f"rate than {self.settings.learning_rate:g}."
+            f"rate than {self.settings.peak_rate:g}."
         )
 
     def content(self) -> dict[str, Any]:
@@ -446,7 +406,7 @@ def fit_table(
     targets: Tensor,  # (n,) classes, or (n, o) scaled numbers
     outputs: int,
     splits: Sequence[tuple[Tensor, Tensor]],
-    settings: TableSettings,
+    settings: ProductSettings,
     *,
     bins: ColumnBins | None = None,
     weights: Tensor | None = None,
@@ -462,7 +422,8 @@ def fit_table(
         >>> x = torch.linspace(-2, 2, 64)[:, None]
         >>> everything = torch.arange(64)
         >>> split = (everything[::2], everything[1::2])
-        >>> fit = fit_table(x, x.square(), 1, [split], TableSettings(epochs=3), device="cpu")
+        >>> settings = ProductSettings(model="rows", epochs=3)
+        >>> fit = fit_table(x, x.square(), 1, [split], settings, device="cpu")
         >>> fit.network(x).shape
         torch.Size([64, 1, 1])
     """

@@ -29,7 +29,6 @@
         ["exact copies of training rows", `${kermix.percent(s.copies)} of the samples${s.copies_held == null ? "" : ` (${kermix.percent(s.copies_held)} of held-out rows)`}`],
         ["distance to the closest training row", `median ${number(p.samples[0])}, 5 % quantile ${number(p.samples[1])}${p.held_out ? ` (held-out rows: ${number(p.held_out[0])} and ${number(p.held_out[1])})` : ""}`],
       ];
-      if (p.nearer_to_training !== null) rows.push(["nearer to a training row than a held-out row is", `${kermix.percent(p.nearer_to_training)} (about 50 % if nothing is copied)`]);
       const cards = found.columns.map((column) => {
         const words = `${column.name}: difference ${number(column.difference)}`;
         const gap = column.data_missing === undefined ? "" : `; missing ${kermix.percent(column.data_missing)} and ${kermix.percent(column.samples_missing)}`;

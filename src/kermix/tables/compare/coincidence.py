@@ -3,11 +3,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from kermix.data.readers.common import Reading
+from kermix.data.sources import Sources, read_sources
 from kermix.tables.compare.column_changes import (
     CHANCE,
     CLEAR,
@@ -18,11 +21,13 @@ from kermix.tables.compare.column_changes import (
 
 __all__ = [
     "Copies",
+    "CountedOnce",
     "FrequentRows",
     "SharedRows",
     "chance_of_equal_rows",
     "equal_pairs_by_columns",
     "poisson_tail",
+    "read_once",
     "repeats_beyond_coincidence",
     "shared_rows",
     "uncounted_copies",
@@ -558,3 +563,28 @@ def _numbered(values: ColumnValues) -> np.ndarray:
 
 def _numbered_pairs(one: np.ndarray, two: np.ndarray) -> np.ndarray:
     return np.unique(one * (int(two.max()) + 1) + two, return_inverse=True)[1].reshape(-1)
+
+
+class CountedOnce(NamedTuple):
+    """Two tables without rows that repeat others, how many were left out, and how many there were.
+
+    Kinds and scales of columns are of the rows that count: a key has each value once. `shared` are
+    rows that both tables have, beyond coincidence.
+    """
+
+    read: Sources
+    repeated: tuple[int, int]
+    sizes: tuple[int, int]
+    shared: SharedRows | None
+
+
+def read_once(sources: Sequence[Any], reading: Reading, strict: bool = False) -> CountedOnce:
+    """Read two tables, in which rows that repeat others beyond coincidence count once."""
+    read = read_sources(sources, reading, strict)
+    sizes = len(read.tables[0]), len(read.tables[1])
+    rows = ComparedRows.of(read)
+    again = repeats_beyond_coincidence(rows).split(sizes)
+    repeated = int(again[0].sum()), int(again[1].sum())
+    if any(repeated):
+        read = read_sources(sources, reading, strict, without=again)
+    return CountedOnce(read, repeated, sizes, shared_rows(rows))

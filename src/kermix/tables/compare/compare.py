@@ -1,18 +1,19 @@
 """Compare two data sets: one verdict, and on demand every cost with error bars and p-values."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, Unpack
+from pathlib import Path
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
 
 from kermix.checks import check_count, check_option, with_options
 from kermix.data.readers.common import AS_FOUND, Reading, ReadingOptions, reading_of
-from kermix.data.sources import Source, Sources, Table, read_sources
+from kermix.data.sources import Source, Table
 from kermix.errors import OptionError
 from kermix.kernels.gaussian import GaussianKernel, variance_grid
-from kermix.sketches.sketch import is_sketch
-from kermix.tables.compare.coincidence import SharedRows, repeats_beyond_coincidence, shared_rows
+from kermix.sketches.sketch import Sketch
+from kermix.tables.compare.coincidence import read_once
 from kermix.tables.compare.column_changes import ComparedRows
 from kermix.tables.compare.cost_details import DetailsTask, standardized
 from kermix.tables.compare.result import Comparison
@@ -22,10 +23,9 @@ from kermix.two_sample.permutation import own_generator, permutations_for
 __all__ = [
     "COUNTED_ONCE",
     "CompareOptions",
-    "CountedOnce",
+    "are_sketches",
     "check_level",
     "compare",
-    "read_once",
 ]
 
 COUNTED_ONCE = "more than coincidence explains; each counts once."
@@ -108,7 +108,7 @@ def compare(
         (True, 0.01)
     """
     reading = reading_of(options)
-    if is_sketch(x) or is_sketch(y):
+    if are_sketches(x, y):
         check_level(level)
         _refuse_beside_sketches(reading)
         from kermix.tables.compare.sketch_comparison import compare_sketches
@@ -126,8 +126,9 @@ def compare(
         counted.read, [_subsample(t, most, generator, notes) for t in (first, second)]
     )
     scaled: list[str] = []
-    asked = options["standardize"] if mixed is None else False
-    pooled, scale = standardized(rows.pooled, asked, scaled)
+    pooled, scale = rows.pooled, None
+    if mixed is None:
+        pooled, scale = standardized(pooled, options["standardize"], scaled)
     grid = variance_grid(pooled, 4, rows.layout) if isinstance(v, str) else _variances(v)
     judge = None
     if permutations != 0:
@@ -151,6 +152,20 @@ def compare(
         _scale=scale,
         _layout=rows.layout,
     )  # fmt: skip
+
+
+def are_sketches(x: object, y: object) -> bool:
+    """Whether two sources are sketches, or the names of files of some; a single one is refused."""
+    found = [
+        Path(s).suffix == ".sketch" if isinstance(s, str | Path) else isinstance(s, Sketch)
+        for s in (x, y)
+    ]
+    if any(found) and not all(found):
+        raise OptionError(
+            "A sketch can only be compared with another sketch: sketch the other data set first, "
+            "with --landmarks-from (landmarks_from) this one."
+        )
+    return all(found)
 
 
 def check_level(level: float) -> None:
@@ -188,31 +203,6 @@ def _check(options: CompareOptions, level: float, permutations: int | None) -> N
         raise OptionError(f"jackknife_groups={groups}:{of_groups.lower()}")
     if most is not None:
         check_count("max_points", most, least=2)
-
-
-class CountedOnce(NamedTuple):
-    """Two tables without rows that repeat others, how many were left out, and how many there were.
-
-    Kinds and scales of columns are of the rows that count: a key has each value once. `shared` are
-    rows that both tables have, beyond coincidence.
-    """
-
-    read: Sources
-    repeated: tuple[int, int]
-    sizes: tuple[int, int]
-    shared: SharedRows | None
-
-
-def read_once(sources: Sequence[Any], reading: Reading, strict: bool = False) -> CountedOnce:
-    """Read two tables, in which rows that repeat others beyond coincidence count once."""
-    read = read_sources(sources, reading, strict)
-    sizes = len(read.tables[0]), len(read.tables[1])
-    rows = ComparedRows.of(read)
-    again = repeats_beyond_coincidence(rows).split(sizes)
-    repeated = int(again[0].sum()), int(again[1].sum())
-    if any(repeated):
-        read = read_sources(sources, reading, strict, without=again)
-    return CountedOnce(read, repeated, sizes, shared_rows(rows))
 
 
 def _variances(v: Sequence[float] | float) -> tuple[float, ...]:

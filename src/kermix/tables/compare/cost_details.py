@@ -218,8 +218,6 @@ def standardized(
     pooled: Tensor, asked: bool | Literal["auto"], notes: list[str], beyond: float = 10.0
 ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
     """Rows divided by the spread of their columns, if asked, and by what; a note says so."""
-    if asked is False:
-        return pooled, None
     # Sums of sorted columns do not depend, not even by rounding, on the order of rows.
     spread, centre = torch.std_mean(pooled.sort(0).values, 0)
     positive = spread[spread > 0]

@@ -10,8 +10,8 @@ import torch
 
 from kermix.costs.functions import matrix_cost, scalar_cost, svd_cost, vector_cost
 from kermix.costs.moments import fidelity
-from kermix.errors import OptionError, SketchError
-from kermix.sketches.sketch import Sketch, check_comparable, is_sketch
+from kermix.errors import SketchError
+from kermix.sketches.sketch import Sketch, check_comparable
 from kermix.tables.compare.result import TITLES, Comparison, Details, Known
 from kermix.tables.compare.verdict import judge_sketches
 from kermix.two_sample.error_bars import Measure
@@ -61,11 +61,6 @@ def open_sketches(
     x: Any, y: Any, unnamed: tuple[str, str]
 ) -> tuple[tuple[str, str], tuple[Sketch, Sketch]]:
     """Two sketches with their names, those of their files if they come from files."""
-    if not (is_sketch(x) and is_sketch(y)):
-        raise OptionError(
-            "A sketch can only be compared with another sketch: sketch the other data set "
-            "first, with --landmarks-from (landmarks_from) this one."
-        )
     names = [Path(s).name if isinstance(s, str | Path) else k
              for s, k in zip((x, y), unnamed, strict=True)]  # fmt: skip
     opened = [Sketch.load(s) if isinstance(s, str | Path) else s for s in (x, y)]

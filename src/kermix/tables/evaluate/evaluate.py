@@ -17,18 +17,18 @@ from kermix.costs.functions import Kernel, svd_cost
 from kermix.data.dataset import column_names
 from kermix.data.readers.common import AS_FOUND, ReadingOptions, reading_of
 from kermix.errors import SampleError
-from kermix.evaluation.novelty import RESIDUAL, check_eta, ken
+from kermix.evaluation.diversity import RESIDUAL, check_eta, ken
 from kermix.evaluation.spectra import RULES, chosen_kernel, feature_map_of, refuse_beside_sketch
 from kermix.kernels.gaussian import GaussianKernel, choose_variance
 from kermix.kernels.others import AnyKernel
 from kermix.sketches.features import FeatureMap
-from kermix.sketches.sketch import Sketch, check_comparable, is_sketch
+from kermix.sketches.sketch import Sketch, check_comparable
 from kermix.tables.compare.coincidence import (
     equal_pairs_by_columns,
     repeats_beyond_coincidence,
 )
 from kermix.tables.compare.column_changes import ComparedRows
-from kermix.tables.compare.compare import check_level
+from kermix.tables.compare.compare import are_sketches, check_level
 from kermix.tables.compare.sketch_comparison import open_sketches
 from kermix.tables.compare.verdict import JudgementTask, Verdict, judge_sketches
 from kermix.tables.evaluate.copies import (
@@ -216,7 +216,7 @@ def evaluate(
         (False, True, True)
     """
     _check(v, options, level, seed)
-    sketched = is_sketch(real) or is_sketch(fake)
+    sketched = are_sketches(real, fake)
     of_difference = level if sketched else (1 - COPIES) * level
     if permutations is None:
         permutations = permutations_for(of_difference)

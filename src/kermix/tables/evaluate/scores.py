@@ -17,8 +17,13 @@ import torch
 from torch import Tensor
 
 from kermix.costs.moments import fidelity, svd_interval
-from kermix.evaluation.diversity import diversity_of
-from kermix.evaluation.novelty import NovelMode, modes_of, novelty_of, novelty_score
+from kermix.evaluation.diversity import (
+    NovelMode,
+    diversity_of,
+    modes_of,
+    novelty_of,
+    novelty_score,
+)
 from kermix.evaluation.sample_distances import (
     frechet_of_moments,
     kernel_distance,

@@ -21,14 +21,13 @@ from kermix.data.schema.columns import UNKNOWN, CategoryColumn, NumberColumn, fa
 from kermix.data.schema.schema import EncodedTable, Schema, Unseen
 from kermix.data.schema.times import zoned_cells
 from kermix.data.schema.unmodelled import LeftOutColumn
-from kermix.errors import OptionError, SchemaError, ZeroDensityWarning
+from kermix.errors import InconsistentGivenWarning, OptionError, SchemaError, ZeroDensityWarning
 from kermix.tables.model.equal_columns import (
     ZeroDensity,
     check_twins,
     copy_twins,
     equalize,
     same_cells,
-    with_link_codes,
 )
 from kermix.tables.model.layout import TableLayout
 
@@ -329,7 +328,7 @@ class TableCells:
 
     def tensors(self, frame: Frame, encoded: EncodedTable) -> Cells:
         """Codes and numbers of a table, and which of them are known."""
-        linked = with_link_codes(self.schema, self.layout.links, frame, encoded)
+        linked = self.layout.with_flags(self.schema, frame, encoded)
         codes, values = linked.tensors(self.device)
         return codes.clamp(min=0), values, codes >= 0
 
@@ -388,7 +387,8 @@ class TableCells:
             given: What was given of each row: numbers are written to the last digit as they were.
             seed: Of the keys; None for a table of what is modelled alone.
         """
-        arrays = self.schema.decoded_columns(self.layout.encoded(codes, values, kind), seed)
+        encoded = self._exact(self.layout.encoded(codes, values, kind), codes, seen)
+        arrays = self.schema.decoded_columns(encoded, seed)
         arrays |= numbers_as_given(self.schema, given, arrays, len(codes), self.layout.twins)
         types = {c.name: c.type for c in self.schema.columns if c.name in arrays}
         return build_frame(kind, self._equal(arrays, codes, seen), types, len(codes))
@@ -405,7 +405,7 @@ class TableCells:
         """The caller's table, of which the gaps of some columns alone are filled."""
         from pyarrow import compute
 
-        encoded = self.layout.encoded(codes, values, "arrow")
+        encoded = self._exact(self.layout.encoded(codes, values, "arrow"), codes, seen)
         columns, types = dict(frame.columns), dict(frame.types)
         constants = [*self._constants(frame)]
         arrays = self.schema.decoded_columns(encoded, None)
@@ -429,8 +429,33 @@ class TableCells:
             if column.what == "constant" and column.is_constant_in(frame):
                 yield column
 
+    def warn_of_exceptions(self, codes: Tensor, values: Tensor, seen: Tensor) -> None:
+        """Say in how many rows what was given breaks a relation of the table."""
+        exact, base = self.layout.exact, self.layout.table_columns
+        given = seen[:, :base].cpu().numpy()
+        if exact is None or not given.any():
+            return
+        encoded = self._exact(self.layout.encoded(codes, values, "arrow"), codes, seen)
+        flags = codes[:, base : base + len(exact)].cpu().numpy()
+        if found := exact.exceptions(encoded, flags, given):
+            warnings.warn(
+                f"given: {'; '.join(found)}. What is given stays, and the other columns are drawn "
+                "as in rows that are exceptions.",
+                InconsistentGivenWarning,
+                stacklevel=3,
+            )
+
+    def _exact(self, encoded: EncodedTable, codes: Tensor, seen: Tensor) -> EncodedTable:
+        """Rows in which relations hold to the last digit."""
+        if self.layout.exact is None:
+            return encoded
+        base, given = self.layout.table_columns, seen.cpu().numpy()
+        flags = codes[:, base : base + len(self.layout.exact)].cpu().numpy()
+        return self.layout.exact.settled(encoded, flags, given[:, :base])[0]
+
     def _equal(self, arrays: dict[str, Any], codes: Tensor, seen: Tensor) -> dict[str, Any]:
         base = self.layout.table_columns
-        own, given = codes[:, base:].cpu().numpy(), seen[:, :base].cpu().numpy()
+        links = self.layout.columns - len(self.layout.links)
+        own, given = codes[:, links:].cpu().numpy(), seen[:, :base].cpu().numpy()
         found = equalize(self.schema, self.layout.links, arrays, own, given)
         return same_cells(self.schema, self.layout.twins, found, given)

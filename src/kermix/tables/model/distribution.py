@@ -282,9 +282,10 @@ class ColumnDistribution:
 
     def most_likely(self) -> Any:
         """The most likely value of a category, or the median of a number, as an Arrow array."""
+        codes, scores = self.most_likely_codes()
         if isinstance(self.column, NumberColumn):
-            return self.quantile_cells(0.5)
-        codes = self.filled.argmax(1)
+            assert scores is not None
+            return self.column.decode(codes, scores)
         return self.column.decode(codes)
 
     def mean(self) -> np.ndarray:  # (rows,)
@@ -312,19 +313,15 @@ class ColumnDistribution:
             inside += np.einsum("n,rk,nrk->r", shares[some], weights, values)
         return np.asarray(self.filled[:, 0] * inside + self.filled[:, 1:] @ column.atoms)
 
-    def most_likely_codes(self, median: bool = False) -> tuple[np.ndarray, np.ndarray | None]:
-        """The code of the most likely value, and the normal score of a number's mean, or median.
+    def most_likely_codes(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """The code of the most likely value, and the normal score of a number's median.
 
-        Args:
-            median: Which of the two; the median is a value that cells may have.
+        The one best guess of a cell, for predictions and filled gaps. A median is a value that
+        cells have, whatever the tails are, and the same in dollars and in their logarithms; a
+        mean of sums that are mostly zero is a value that nobody has.
         """
         if isinstance(self.column, NumberColumn):
-            if median:
-                return self.coded(self._quantile(0.5))
-            found = self._mean().clip(self.column.low, self.column.high)
-            if self.column.decimals is not None:
-                found = rounded(found, self.column.decimals)
-            return self.coded(found)
+            return self.coded(self._quantile(0.5))
         return self.filled.argmax(1), None
 
     def quantile_cells(self, share: float | np.ndarray) -> Any:

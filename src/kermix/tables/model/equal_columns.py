@@ -11,7 +11,7 @@ may hold without contradicting the others. No network is ever quite sure of a co
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -40,12 +40,10 @@ __all__ = [
     "transferred",
     "twin_notes",
     "unequal_twins",
-    "with_link_codes",
     "with_twins",
 ]
 
 Twins = Sequence[tuple[int, int]]  # the first of some equal columns, and another one
-# Reasoned, no record.
 # Reasoned, no record.
 LEAST_ROWS = 20  # of fewer, columns may be equal by chance
 LEAST_SHARE = 0.01  # of the rows that a link needs
@@ -381,14 +379,6 @@ def link_codes(
             column = cast(NumberColumn, schema.modelled[other])
             found[(value < column.low) | (value > column.high), k] = 0  # the other never is
     return found
-
-
-def with_link_codes(
-    schema: Schema, links: Sequence[Link], frame: Frame, encoded: EncodedTable
-) -> EncodedTable:
-    """A table's codes, followed by those of its links."""
-    new = link_codes(schema, links, frame, encoded.codes)
-    return replace(encoded, codes=np.concatenate([encoded.codes, new], 1))
 
 
 def link_notes(schema: Schema, links: Sequence[Link], codes: np.ndarray) -> list[str]:

@@ -7,7 +7,7 @@ returns.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -22,12 +22,18 @@ from kermix.tables.model.absences import Absence, find_absences
 from kermix.tables.model.equal_columns import (
     Link,
     copy_twins,
+    find_links,
+    find_twins,
     implied,
+    link_codes,
     linked,
     transferred,
     with_twins,
 )
+from kermix.tables.model.exact_relations import ExactRelations
 from kermix.tables.model.linear_relations import Lines, find_lines
+from kermix.tables.model.relation_search import find_relations
+from kermix.tables.model.relations import Relation
 from kermix.tables.model.repeated_values import (
     RepeatedValues,
     find_repeated,
@@ -102,7 +108,7 @@ class TableLayout:
         numbers: Which columns have a continuous part: code 0 says that the number counts.
         positions: Where on the scale of normal scores each code lies, if anywhere, else 0.
         links: Columns that are often equal. Whether they are is a column of two codes each, after
-            those of the table.
+            those of the table and the flags of exact relations.
         anchors: For each number, others that its mixture moves with, or -1; empty if there are
             none at all.
         in_order: Whether rows are drawn column after column, rather than each in an order of its
@@ -115,6 +121,8 @@ class TableLayout:
             value may be drawn.
         absences: Where columns have no value.
         repeated: Numbers all of whose values repeat, whose logits are those of cells.
+        exact: What columns follow from others, if any do. Whether each relation holds is a
+            column of codes, after those of the table.
 
     Example:
         >>> layout = TableLayout((2, 3), (1,), (0.0, 0.0, 0.0, -1.0, 1.0))
@@ -135,6 +143,7 @@ class TableLayout:
     ends: tuple[tuple[float, float], ...] = ()
     absences: tuple[Absence, ...] = ()
     repeated: tuple[RepeatedValues, ...] = ()
+    exact: ExactRelations | None = None
 
     @classmethod
     def of(
@@ -147,6 +156,7 @@ class TableLayout:
         lines: Lines | None = None,
         absences: Sequence[Absence] = (),
         repeated: Sequence[RepeatedValues] = (),
+        exact: Sequence[Relation] = (),
     ) -> "TableLayout":
         """The layout of a schema's columns.
 
@@ -159,14 +169,17 @@ class TableLayout:
             lines: What `kermix.tables.model.linear_relations.find_lines` found.
             absences: What `kermix.tables.model.absences.find_absences` found.
             repeated: What `kermix.tables.model.repeated_values.find_repeated` found.
+            exact: What `kermix.tables.model.relation_search.find_relations` found.
         """
         counts, numbers = schema.code_counts, tuple(int(k) for k in schema.number_columns)
         places = [np.zeros(count) for count in counts]
         for k, column in zip(numbers, schema.numbers, strict=True):
             places[k] = column.positions(np.arange(counts[k]), np.zeros(counts[k]))
         links = linked(schema, equal)
-        places.append(np.zeros(2 * len(links)))
-        counts = (*counts, *(2,) * len(links))
+        relations = ExactRelations(schema, exact)
+        more = (*relations.counts, *(2,) * len(links))
+        places.append(np.zeros(sum(more)))
+        counts = (*counts, *more)
         positions = tuple(np.concatenate(places).tolist())
         names = {column.name: k for k, column in enumerate(schema.modelled)}
         twins = tuple((names[a], names[b]) for a, b in same)
@@ -175,22 +188,40 @@ class TableLayout:
         atoms = tuple(len(column.atoms) for column in schema.numbers)
         ends = tuple(tuple(c.map(np.array([c.low, c.high])).tolist()) for c in schema.numbers)
         return cls(counts, numbers, positions, links, closest, in_order, twins, lines, maps,
-                   atoms, ends, tuple(absences), tuple(repeated))  # fmt: skip
+                   atoms, ends, tuple(absences), tuple(repeated),
+                   relations if exact else None)  # fmt: skip
 
     @classmethod
     def found(
         cls,
         schema: Schema,
+        frame: Frame,
         encoded: EncodedTable,
-        equal: Sequence[tuple[str, str]],
-        same: Sequence[tuple[str, str]],
+        equal_columns: bool = True,
+        whole: bool = True,
     ) -> "TableLayout":
-        """The layout of a table, with what its numbers tell about each other."""
+        """The layout of a table, with what its columns tell about each other.
+
+        Args:
+            schema: What the columns are.
+            frame: The table.
+            encoded: Its rows.
+            equal_columns: Whether to look for columns that are equal, or follow from others.
+            whole: Whether the table has all rows, so that columns may be known to be equal in all.
+        """
+        same: tuple[tuple[str, str], ...] = ()
+        equal: tuple[tuple[str, str], ...] = ()
+        exact: tuple[Relation, ...] = ()
+        if equal_columns:
+            same = find_twins(schema, encoded) if whole else ()
+            copied = [b for _, b in same]
+            exact = find_relations(schema, encoded, copied)
+            told = [schema.modelled[r.place].name for r in exact if r.determines]
+            equal = find_links(schema, frame, encoded.codes, [*copied, *told])
         anchors, lines = find_anchors(schema, encoded), find_lines(schema, encoded)
         absences = find_absences(schema, encoded, same)
-        repeated = find_repeated(schema, encoded)
         return cls.of(schema, equal, anchors, same=same, lines=lines, absences=absences,
-                      repeated=repeated)  # fmt: skip
+                      repeated=find_repeated(schema, encoded), exact=exact)  # fmt: skip
 
     def relations(self, schema: Schema) -> dict[str, Any]:
         """What `with_relations` needs besides the schema, as plain names."""
@@ -203,6 +234,7 @@ class TableLayout:
             "same": [(columns[a], columns[b]) for a, b in self.twins],
             "lines": None if self.lines is None else self.lines.to_dict(),
             "absences": [absence.to_dict(columns) for absence in self.absences],
+            "exact": [relation.to_dict(columns) for relation in self.found_relations],
             "repeated": {columns[own.column]: own.counts.tolist() for own in self.repeated},
         }
 
@@ -217,23 +249,72 @@ class TableLayout:
             content["in_order"], content["same"],
             None if lines is None else Lines.from_dict(lines), absences,
             repeated_of(schema, content["repeated"]),
+            [Relation.from_dict(saved, columns) for saved in content["exact"]],
         )  # fmt: skip
 
+    @property
+    def found_relations(self) -> tuple[Relation, ...]:
+        """What columns follow from others."""
+        return () if self.exact is None else self.exact.relations
+
+    def with_flags(self, schema: Schema, frame: Frame, encoded: EncodedTable) -> EncodedTable:
+        """A table's codes, followed by whether relations hold and whether columns are equal.
+
+        Args:
+            schema: What the columns are.
+            frame: The table, or some of its columns.
+            encoded: Its cells; codes are -1 where a cell is not known.
+        """
+        more = [link_codes(schema, self.links, frame, encoded.codes)]
+        if self.exact is not None:
+            more.insert(0, self.exact.flags(encoded))
+        return replace(encoded, codes=np.concatenate([encoded.codes, *more], 1))
+
+    def about(self, places: Sequence[int]) -> list[int]:
+        """Columns that say whether some of the table's are equal to others, or follow."""
+        links = self.columns - len(self.links)
+        found = [links + k for k, link in enumerate(self.links)
+                 if link.first in places or link.second in places]  # fmt: skip
+        if self.exact is not None:
+            found += [self.table_columns + k for k in self.exact.about(places)]
+        return found
+
+    @cached_property
+    def drawing_keys(self) -> Tensor:  # (D,)
+        """What is drawn when: what says whether relations hold, columns, and what follows last."""
+        found = torch.zeros(self.columns)
+        found[: self.table_columns] = 1
+        for k, place in enumerate([] if self.exact is None else self.exact.told):
+            found[place] = 2 + k
+        return found
+
+    @cached_property
+    def drawing_ranks(self) -> Tensor:  # (D,)
+        """The place of each column in the order of drawing, if there is one."""
+        keys = self.drawing_keys + torch.arange(self.columns) / (1 + self.columns)
+        return keys.argsort().argsort()
+
     def implied(self, codes: Tensor, seen: Tensor) -> Tensor:  # (N, D)
-        """Cells that are known once some are seen, because columns are equal."""
-        return with_twins(self.twins, implied(self.links, codes, with_twins(self.twins, seen)))
+        """Cells that are known once some are seen: columns are equal, or follow from others."""
+        seen = with_twins(self.twins, implied(self.links, codes, with_twins(self.twins, seen)))
+        if self.exact is None:
+            return seen
+        return with_twins(self.twins, self.exact.implied(codes, seen))
 
     def transferred(self, codes: Tensor, values: Tensor, seen: Tensor) -> None:
         """Fill in such cells, in place."""
         numbers = self.number_of_column.to(codes.device)
         copy_twins(self.twins, self.number_of_column, codes, values, seen)
-        for place, link in enumerate(self.links, self.table_columns):
+        for place, link in enumerate(self.links, self.columns - len(self.links)):
             for column in (link.first, link.second):  # an atom or a gap equals no number
                 unlike = seen[:, column] & (codes[:, column] != 0) & ~seen[:, place]
                 codes[:, place] = codes[:, place].masked_fill(unlike, 0)
                 seen[:, place] |= unlike
         transferred(self.links, numbers, codes, values, seen)
         copy_twins(self.twins, self.number_of_column, codes, values, seen)
+        if self.exact is not None:
+            self.exact.transferred(codes, values, seen)
+            copy_twins(self.twins, self.number_of_column, codes, values, seen)
 
     def twins_of(self, place: int) -> list[int]:
         """Columns that are equal to one in all rows, the column itself among them."""
@@ -242,13 +323,13 @@ class TableLayout:
 
     @property
     def columns(self) -> int:
-        """Columns that the network models, links among them."""
+        """Columns that the network models, links and flags among them."""
         return len(self.counts)
 
     @property
     def table_columns(self) -> int:
         """Columns of the table."""
-        return len(self.counts) - len(self.links)
+        return len(self.counts) - len(self.links) - len(self.found_relations)
 
     @cached_property
     def units(self) -> tuple[int, ...]:
@@ -287,6 +368,10 @@ class TableLayout:
         starts = zip(parts, self.offsets.tolist(), strict=True)
         return torch.from_numpy(np.concatenate([part + start for part, start in starts]))
 
+    def logit_of(self, column: int, code: int) -> int:
+        """The place of a column's code among all logits."""
+        return int(self.unit_of_code[self.code_offsets[column] + code])
+
     @cached_property
     def shown_by_code(self) -> Tensor:  # (codes,), bool
         """Which codes a network sees as such, not by the place of their value alone."""
@@ -313,7 +398,7 @@ def with_codes(
 ) -> tuple[Schema, EncodedTable, TableLayout]:
     """The table and its layout with codes for all values of the numbers that repeat.
 
-    Numbers that lines foretell to the last digit stay as they are. Links between others go: a
+    Numbers that follow from others stay as they are. Links between others go: a
     code that depends on a place is equal to it often enough by itself.
 
     Args:
@@ -322,7 +407,9 @@ def with_codes(
         encoded: Its rows.
         layout: What was found in them.
     """
-    own = with_repeated(schema, frame, _foretold(schema, layout))
+    told = [] if layout.exact is None else layout.exact.told
+    names = {schema.modelled[place].name for place in told}
+    own = with_repeated(schema, frame, names | _foretold(schema, layout))
     if own is schema:
         return schema, encoded, layout
     known = layout.relations(schema)
@@ -333,6 +420,7 @@ def with_codes(
     return own, encoded, TableLayout.of(
         own, equal, find_anchors(own, encoded), layout.in_order, known["same"],
         layout.lines, absences, find_repeated(own, encoded),
+        layout.found_relations,
     )  # fmt: skip
 
 

@@ -133,6 +133,10 @@ class TableNetwork(nn.Module):
         with torch.no_grad():
             self.out.weight.mul_(0.1)
             parts = self._parts(self.out.bias)
+            if layout.exact is not None:  # exceptions are rare, and few steps may have to do
+                begun = torch.tensor(layout.exact.start_logits)
+                last = len(parts.logits) - 2 * len(layout.links)
+                parts.logits[last - len(begun) : last] = begun
             parts.means.copy_(torch.linspace(-2, 2, components))
             parts.log_scales.fill_(math.log(0.5))
         if layout.repeated:
@@ -377,7 +381,7 @@ class TableNetwork(nn.Module):
         """Cells that a link which is seen says are numbers; None without links."""
         if not self.layout.links:
             return None
-        base = self.layout.table_columns
+        base = self.layout.columns - len(self.layout.links)
         said = seen[:, base:] & (codes[:, base:] == 1)
         found = torch.zeros_like(seen)
         for k, link in enumerate(self.layout.links):

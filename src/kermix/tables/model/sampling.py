@@ -19,6 +19,7 @@ from kermix.tables.model.absences import Absence, where_absent
 from kermix.tables.model.conditioning import Cells, TableCells
 from kermix.tables.model.distribution import column_distribution
 from kermix.tables.model.equal_columns import copy_twins
+from kermix.tables.model.exact_relations import EMPTY
 from kermix.tables.model.layout import TableLayout
 from kermix.tables.model.network import ColumnParts, TableNetwork, log_scales_of
 
@@ -67,7 +68,7 @@ def complete(
 
     Models that were trained in no order do so in one of its own for each row. Numbers stay within
     the range of their column. Where that breaks a line which foretells one closely, such as a sum,
-    the row is drawn again.
+    or a relation that holds, the row is drawn again; after many tries it is an exception.
 
     Args:
         network: The model.
@@ -89,9 +90,15 @@ def complete(
             if not len(at):
                 break
             some = block[0][at], block[1][at], block[2][at]
+            # What holds is kept, or exceptions would be the easy way.
+            flags = slice(network.layout.table_columns, None)
+            some[0][:, flags], some[2][:, flags] = drawn[0][at, flags], True
             *again, beyond[at] = _completed(network, *some, generator, excluded, on_rows)
             for whole, part in zip(drawn, again, strict=True):
                 whole[at] = part
+        if network.layout.exact is not None:
+            settled = network.layout.exact.settle(drawn[0], drawn[1], block[2], at_last=True)
+            drawn = [*settled[:2]]
         parts.append(drawn)
         if on_rows is not None:
             on_rows(len(rows))
@@ -113,6 +120,7 @@ def _completed(
     codes, values, seen = codes.clone(), values.clone(), seen.clone()
     layout = network.layout
     numbers = layout.number_of_column.to(codes.device)
+    given = seen.clone()
     layout.transferred(codes, values, seen)
     # Links come first; seen columns come last, and are never reached.
     if layout.in_order:
@@ -121,8 +129,8 @@ def _completed(
         )
     else:
         keys = torch.rand(seen.shape, generator=generator, device=codes.device)
-    keys[:, : layout.table_columns] += 1
-    order = (keys + 2 * seen).argsort(1)
+    keys = keys + layout.drawing_keys.to(keys)
+    order = (keys + layout.columns * (1 + seen.to(keys))).argsort(1)
     left = (~seen).sum(1)
     beyond = torch.zeros(len(seen), dtype=torch.bool, device=codes.device)
     ends = torch.tensor(layout.ends).to(values) if layout.ends else None
@@ -136,7 +144,12 @@ def _completed(
         parts = network(codes[rows], values[rows], seen[rows])
         linked = network.linked_numbers(codes[rows], seen[rows])
         certain = None if linked is None else linked.gather(1, at[:, None])
-        new_codes, new_values = draw_cells(network, parts, at, generator, excluded, certain)
+        closed = excluded
+        if layout.exact is not None:
+            closed = torch.zeros(len(rows), layout.total, dtype=torch.bool, device=codes.device)
+            closed |= False if excluded is None else excluded
+            layout.exact.closed(codes[rows], seen[rows], at, layout.logit_of, closed)
+        new_codes, new_values = draw_cells(network, parts, at, generator, closed, certain)
         codes[rows, at] = new_codes
         number = numbers[at]
         of_number = (number >= 0).nonzero().flatten()
@@ -151,6 +164,9 @@ def _completed(
         values[rows[of_number], number] = drawn
         seen[rows, at] = True
         layout.transferred(codes, values, seen)
+    if layout.exact is not None:
+        codes, values, broken = layout.exact.settle(codes, values, given)
+        beyond |= broken
     return codes, values, beyond
 
 
@@ -159,7 +175,7 @@ def draw_cells(
     parts: ColumnParts,
     columns: Tensor,  # (N,)
     generator: torch.Generator,
-    excluded: Tensor | None = None,
+    excluded: Tensor | None = None,  # (T,) or (N, T), bool
     certain: Tensor | None = None,  # (N, 1), bool
 ) -> tuple[Tensor, Tensor]:  # (N,), (N,)
     """A code, and a number that counts where the code is 0, for one column of each row.
@@ -169,7 +185,7 @@ def draw_cells(
         parts: What it returned for the rows.
         columns: The column of each row.
         generator: Source of random numbers.
-        excluded: Codes that are never drawn.
+        excluded: Codes that are not drawn, of all rows or of each.
         certain: Where a link says that the cell is a number.
     """
     closed = network.segments != columns.unsqueeze(1)
@@ -210,8 +226,7 @@ def orders_of(layout: TableLayout, count: int, generator: torch.Generator) -> Te
     if layout.in_order:
         keys[0] = torch.arange(layout.columns) / layout.columns
     keys = torch.stack([keys, 1 - keys], 1).flatten(0, 1)[:count]
-    keys[:, : layout.table_columns] += 1
-    return keys.argsort(1)
+    return (keys + layout.drawing_keys).argsort(1)
 
 
 @torch.no_grad()
@@ -290,8 +305,8 @@ def most_likely_cells(
 ) -> Rows:
     """Fill in the cells that are not seen, each given those that are.
 
-    A category gets its most likely value, which is wrong least often, and a number the mean of
-    its values, whose squared error is least; both without those that other gaps are filled with,
+    A category gets its most likely value, which is wrong least often, and a number the median of
+    its values, whose absolute error is least; both without those that other gaps are filled with,
     because these are no knowledge. Whether linked columns are equal is decided first.
 
     Args:
@@ -366,7 +381,7 @@ def most_likely_rows(
         certain = network.linked_numbers(codes[at], seen[at])
         if certain is not None:
             found = found.as_number(certain[:, place].cpu().numpy())
-        new_codes, scores = found.most_likely_codes(median=True)
+        new_codes, scores = found.most_likely_codes()
         codes[at, place] = torch.from_numpy(new_codes).to(codes)
         if scores is not None:
             values[at, numbers[place]] = torch.from_numpy(scores).to(values)
@@ -437,6 +452,9 @@ class Gaps:
         for k, code in enumerate(self._missing):
             if code != UNKNOWN:
                 codes[layout.unit_of_code[layout.code_offsets[k] + int(code)]] = True
+        for k, count in enumerate(() if layout.exact is None else layout.exact.counts):
+            if count > EMPTY:
+                codes[int(layout.offsets[layout.table_columns + k]) + EMPTY] = True
         return codes
 
     def given(self) -> Cells:

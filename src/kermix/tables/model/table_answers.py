@@ -38,7 +38,14 @@ from kermix.tables.model.sampling import (
     orders_of,
 )
 
-__all__ = ["TableAnswers"]
+__all__ = ["TableAnswers", "seeded"]
+
+
+def seeded(random_state: Any, device: Any = "cpu") -> torch.Generator:
+    """The source of random numbers of a run's seed, or of what scikit-learn takes."""
+    known = isinstance(random_state, int | np.integer)
+    seed = int(random_state) if known else seed_from(random_state)
+    return torch.Generator(device).manual_seed(seed)
 
 
 class TableAnswers:
@@ -82,11 +89,11 @@ class TableAnswers:
         where = self.network_.out.weight.device
         return TableCells(self.schema_, self.network_.layout, where)
 
-    def _generator(self, random_state: Any) -> torch.Generator:
+    def generator(self, random_state: Any) -> torch.Generator:
         """The source of random numbers, where the network is: one, or a seed."""
         if isinstance(random_state, torch.Generator):
             return random_state
-        return torch.Generator(self._cells.device).manual_seed(seed_from(random_state))
+        return seeded(random_state, self._cells.device)
 
     def _check_whole(self, what: str) -> None:
         """Refuse what needs the distributions of all columns, if one alone was learned."""
@@ -131,13 +138,14 @@ class TableAnswers:
         """
         self._check_whole("sample rows")
         check_count("n_samples", n_samples, 0)
-        generator = self._generator(random_state)
+        generator = self.generator(random_state)
         cells, keys = self._cells, key_seed(generator)
         codes, values, seen = cells.given(given, n_samples, inside=True)
         kind = frame or self._frame
         check_option("frame", kind, FRAME_KINDS)
         if not deduplicate and min_distance is None:
             found = complete(self.network_, codes, values, seen, generator, on_rows=on_rows)
+            cells.warn_of_exceptions(*found, seen)
             return cells.table(*found, seen, kind, given, keys)
         drawn = codes.clone(), values.clone()
 
@@ -150,6 +158,7 @@ class TableAnswers:
 
         keep = KeepAway(self.schema_, against, deduplicate, min_distance)
         keep.settle(n_samples, draw, on_rows)
+        cells.warn_of_exceptions(*drawn, seen)
         return cells.table(*drawn, seen, kind, given, keys)
 
     def score_samples(
@@ -264,9 +273,7 @@ class TableAnswers:
         """What must not be seen where a column is asked for: its twins, and links to them."""
         layout = self.network_.layout
         twins = layout.twins_of(place)
-        links = [k for k, link in enumerate(layout.links, layout.table_columns)
-                 if link.first in twins or link.second in twins]  # fmt: skip
-        return [*twins, *links]
+        return [*twins, *layout.about(twins)]
 
     def most_likely(self, given: Mapping[str, Any] | None = None, frame: str = "dict") -> Any:
         """One whole row: what is given, and a likely value of every other column.
@@ -315,11 +322,11 @@ class TableAnswers:
             X: A table with gaps.
             columns: Names of the columns to fill. By default all but those rarely filled.
             fill_all: Whether to fill cells that have no value, and rarely filled columns, too.
-            draws: None fills each gap with its most likely category, or the mean of a number,
-                given the other cells: each gap of a row gets its own best guess, and a sum of
-                several is right only as far as means are. A number returns this many tables, in
-                each of which the gaps are drawn jointly at random: where they differ, the value
-                is uncertain.
+            draws: None fills each gap with what `predict` says: its most likely category, or the
+                median of a number, given the other cells. Each gap of a row gets its own best
+                guess. A number returns this many tables, in each of which the gaps are drawn
+                jointly at random: where they differ, the value is uncertain, and their mean is
+                that of the number.
             random_state: Seed of the draws.
             on_rows: Called with the number of rows done, block by block.
         """
@@ -333,10 +340,10 @@ class TableAnswers:
         gaps = Gaps(cells, frame, () if fill_all else self.network_.layout.absences)
         if draws is None:
             given = gaps.given()
-            means = most_likely_cells(self.network_, self.schema_, *given, on_rows)
-            found = [cells.filled(frame, chosen, *gaps.settled(*means, given[2]))]
+            best = most_likely_cells(self.network_, self.schema_, *given, on_rows)
+            found = [cells.filled(frame, chosen, *gaps.settled(*best, given[2]))]
         else:
-            generator = self._generator(random_state)
+            generator = self.generator(random_state)
             found = []
             for _ in range(draws):
                 given = gaps.drawn(self.network_, generator)
@@ -376,6 +383,17 @@ class TableAnswers:
             and column.name not in ruled
             and any(isinstance(value, str) for value in column.values)
         }
+
+    @property
+    def relations(self) -> list[str]:
+        """Columns that follow from others, a line each: "b = v / 3000, in 98.9 % of rows".
+
+        Shares are of the rows of the fitted table that have all cells of a relation. Samples keep
+        relations as often, exceptions are drawn freely, and gaps are filled by them.
+        """
+        self._check_fitted()
+        exact = self.network_.layout.exact
+        return [] if exact is None else exact.descriptions()
 
     def _to_fill(self, columns: Sequence[str] | None, rare: Collection[str] = ()) -> list[str]:
         """Names of columns whose gaps are filled: those modelled, and constants."""

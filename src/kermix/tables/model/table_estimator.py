@@ -21,7 +21,7 @@ from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.errors import PoorFitWarning, RunError, SchemaError, TableError
 from kermix.tables.model.conditioning import place_of
 from kermix.tables.model.distribution import ColumnDistribution
-from kermix.tables.model.equal_columns import check_twins, find_links, find_twins, with_link_codes
+from kermix.tables.model.equal_columns import check_twins
 from kermix.tables.model.layout import TableLayout, with_codes
 from kermix.tables.model.network import TableNetwork
 from kermix.tables.model.table_answers import TableAnswers
@@ -78,8 +78,9 @@ class TableModel(TableAnswers, BaseEstimator):
             last. For small tables it is up to three times larger or, to calibrate three or more
             members, half of the rows, each left out by two members and used for training by the
             others.
-        equal_columns: Whether to detect columns that are equal in all rows, and numbers that are
-            often equal, such as a payment and a bill, and to keep them equal.
+        equal_columns: Whether to detect columns that are equal in all rows, numbers that are often
+            equal, such as a payment and a bill, and columns that follow from others (`relations`:
+            sums, products, tables of values, orders), and to keep them so.
         orders: Number of column orders of the chain rule that `score_samples` averages over.
         device: "auto", "cpu", "cuda", ...
         random_state: Seed, or a NumPy generator of either kind, for all randomness.
@@ -172,12 +173,7 @@ class TableModel(TableAnswers, BaseEstimator):
         if self.target is not None:
             place_of(schema, self.target)
         encoded = schema.encode(frame)
-        same: tuple[tuple[str, str], ...] = ()
-        equal: tuple[tuple[str, str], ...] = ()
-        if self.equal_columns:
-            same = find_twins(schema, encoded)
-            equal = find_links(schema, frame, encoded.codes, [b for _, b in same])
-        layout = TableLayout.found(schema, encoded, equal, same)
+        layout = TableLayout.found(schema, frame, encoded, self.equal_columns)
         schema, encoded, layout = with_codes(schema, frame, encoded, layout)
         return self._trained(schema, layout, frame, encoded, weights)
 
@@ -240,7 +236,7 @@ class TableModel(TableAnswers, BaseEstimator):
     ) -> Self:
         settings = self._settings(schema, network).for_rows(len(encoded))
         with gradients_on():
-            codes, values = with_link_codes(schema, layout.links, frame, encoded).tensors()
+            codes, values = layout.with_flags(schema, frame, encoded).tensors()
             rows = TableRows(codes, values, weights)
             network = copy.deepcopy(network)  # an error leaves the model as it was
             task = TableModelTask(layout, rows, settings, network)

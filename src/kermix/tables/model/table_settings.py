@@ -11,6 +11,7 @@ from kermix.settings import (
     SEED,
     STEPS,
     WEIGHT_DECAY,
+    Family,
     Setting,
     Settings,
 )
@@ -26,7 +27,7 @@ FEWEST_MEMBERS = 3  # of which some can leave out a row, and others learn it
 class TableModelSettings(Settings):
     """Settings of a table model."""
 
-    what: ClassVar[str] = "Table model"
+    families: ClassVar[tuple[Family, ...]] = (Family("tables", "Table model"),)
 
     width: Annotated[int, Setting("Number of features per row.", least=1)] = 256
     blocks: Annotated[int, Setting("Number of residual blocks.", least=1)] = 3

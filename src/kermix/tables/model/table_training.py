@@ -5,12 +5,13 @@ A step asks which cells of a row are seen, and which count.
 
 import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from kermix.distributed.processes import Ranks
+from kermix.graphs import adam
 from kermix.tables.model.calibration import Crossing, calibrate
 from kermix.tables.model.layout import TableLayout
 from kermix.tables.model.network import TableNetwork
@@ -60,7 +61,7 @@ def questions_of(seen: Tensor, layout: TableLayout) -> MaskBatch:  # (N, D), boo
     which few rows ask for.
     """
     parts = []
-    sizes = layout.table_columns, len(layout.links)
+    sizes = layout.table_columns, layout.columns - layout.table_columns
     for some, scale in zip((~seen).split(sizes, 1), (1.0, 1 / (1 - LINKS_FIRST)), strict=True):
         count = some.sum(1, keepdim=True).clamp(min=1)
         parts.append(some * (scale * some.shape[1] / count))
@@ -73,7 +74,8 @@ def random_questions(rows: int, layout: TableLayout, generator: torch.Generator)
     Links come before columns, so most rows see all of them; the others see as many as chance has
     it, because columns may be given first.
     """
-    device, columns, links = generator.device, layout.table_columns, len(layout.links)
+    device, columns = generator.device, layout.table_columns
+    links = layout.columns - columns
     found = _subsets(rows, columns, generator)
     if links:
         some = _subsets(rows, links, generator)
@@ -85,7 +87,7 @@ def random_questions(rows: int, layout: TableLayout, generator: torch.Generator)
 def ordered_questions(rows: int, layout: TableLayout, generator: torch.Generator) -> MaskBatch:
     """The next cell of a row counts whose first ones are seen, as rows are drawn: links first."""
     device, count = generator.device, layout.columns
-    place = (torch.arange(count, device=device) + len(layout.links)) % count
+    place = layout.drawing_ranks.to(device)
     at = torch.randint(count, (rows, 1), generator=generator, device=device)
     return MaskBatch(place < at, (place == at) * float(count))
 
@@ -95,6 +97,9 @@ def _subsets(rows: int, columns: int, generator: torch.Generator) -> Tensor:
     ranks = torch.rand(rows, columns, generator=generator, device=device).argsort(1).argsort(1)
     count = torch.randint(columns, (rows, 1), generator=generator, device=device)
     return ranks < count
+
+
+Asked: TypeAlias = tuple[Tensor, MaskBatch, tuple[Tensor, ...]]  # rows (n,), dropout masks
 
 
 class TableModelTask(Task):
@@ -181,7 +186,7 @@ class TableModelTask(Task):
         rest = [p for p in self.model.parameters() if p.ndim <= 1]
         groups = [{"params": decayed, "weight_decay": settings.decay},
                   {"params": rest, "weight_decay": 0.0}]  # fmt: skip
-        return [torch.optim.AdamW(groups, lr=1.0, betas=(0.9, 0.99))]
+        return [adam(groups, device, torch.optim.AdamW, betas=(0.9, 0.99))]
 
     @property
     def total(self) -> int:
@@ -193,12 +198,17 @@ class TableModelTask(Task):
         share = step / self.settings.steps
         return learning_rate(share, self.settings.learning_rate, warmup=0.05)
 
-    def batch(self, step: int) -> tuple[Tensor, MaskBatch]:  # (n,)
-        """Rows of a step, and what they are asked."""
+    def kind(self, step: int) -> str | None:
+        """All steps are of one kind, unless lines are solved for or rows are in a file."""
+        plain = self.model.lines is None and self.model.layout.exact is None
+        return "rows" if plain and isinstance(self._rows, TableRows) else None
+
+    def batch(self, step: int) -> Asked:
+        """Rows of a step, what they are asked, and which features are left out."""
         rows = self._train[self._chosen(step)]
         asked = self._questions(len(rows), self.generator)
-        self._masks = self.model.dropout_masks(len(rows), self.generator)
-        return rows, asked
+        masks = self.model.dropout_masks(len(rows), self.generator)
+        return rows, asked, () if masks is None else (masks,)
 
     def _chosen(self, step: int) -> Tensor:  # (n,)
         """Which training rows are in a step: the next of a random order, or any of very many."""
@@ -222,11 +232,11 @@ class TableModelTask(Task):
             asked = self._of_target(rows, device).where(chance < settings.target_share, asked)
         return asked
 
-    def loss(self, forward: Forward | None, batch: tuple[Tensor, MaskBatch], step: int) -> Tensor:
+    def loss(self, forward: Forward | None, batch: Asked, step: int) -> Tensor:
         """Of all rows of a step; its gradient is that of this process's rows, times processes."""
         assert forward is not None
-        rows, asked = batch
-        total, masks, scale = len(rows), self._masks, self._scale(rows)
+        rows, asked, drawn = batch
+        total, masks, scale = len(rows), drawn[0] if drawn else None, self._scale(rows)
         if self._ranks is not None:
             own = slice(self._ranks.rank, None, self._ranks.size)
             rows, asked, scale = rows[own], asked.part(own), scale[:, own]
@@ -264,9 +274,9 @@ class TableModelTask(Task):
         target, layout = self.settings.target, self.model.layout
         assert target is not None
         twins = layout.twins_of(target)
-        hidden = [k in twins for k in range(layout.table_columns)]
         # Whether the target equals another column is as unknown as the target itself.
-        hidden += [link.first in twins or link.second in twins for link in layout.links]
+        closed = {*twins, *layout.about(twins)}
+        hidden = [k in closed for k in range(layout.columns)]
         return questions_of(~torch.tensor([hidden], device=device).expand(rows, -1), layout)
 
     def _judged_questions(self, held: int, device: torch.device) -> MaskBatch:

@@ -20,8 +20,7 @@ from kermix.tables.compare.column_charts import (
     tick_of,
 )
 from kermix.tables.compare.verdict import area_text
-from kermix.tables.runs.conditionals import Conditional
-from kermix.tables.runs.table_quality import TableQuality
+from kermix.tables.runs.table_quality import Conditional, TableQuality
 from kermix.tables.runs.target_quality import (
     ClassQuality,
     NumberQuality,
@@ -33,9 +32,6 @@ from kermix.training.loop import Row
 __all__ = ["NETWORK", "conditional_cards", "write_table_report", "write_target_report"]
 
 NETWORK = "table model"
-DRAWN_PAIRS = 4
-BINS, DRAWN_ROWS = 10, 150
-SHOWN_CLASSES = 40  # in a confusion matrix
 
 
 def write_table_report(
@@ -71,7 +67,7 @@ def write_table_report(
     pairs = [
         Card(f"{p.first} with {p.second}", in_both(pair_chart, schema, sets, p.first, p.second),
              f"difference {p.difference:.3f}")
-        for p in quality.pairs[:DRAWN_PAIRS]
+        for p in quality.pairs[:4]
     ]  # fmt: skip
     run.write_page("table", f"{_capital(model)} of {Path(run.config['data']).name}", {
         "model": model,
@@ -165,10 +161,12 @@ def write_target_report(
     })  # fmt: skip
 
 
-def _classes(quality: ClassQuality, predicted: Predicted) -> dict[str, Any]:
+def _classes(
+    quality: ClassQuality, predicted: Predicted, most_classes: int = 40
+) -> dict[str, Any]:
     counts = np.array(quality.confusion)
     # Of very many classes, those with the most rows.
-    shown = np.sort(np.argsort(-counts.sum(1), kind="stable")[:SHOWN_CLASSES])
+    shown = np.sort(np.argsort(-counts.sum(1), kind="stable")[:most_classes])
     names = [quality.classes[k] for k in shown]
     return {
         "is_class": True,
@@ -177,10 +175,10 @@ def _classes(quality: ClassQuality, predicted: Predicted) -> dict[str, Any]:
     }
 
 
-def _reliability(chances: np.ndarray, truth: np.ndarray) -> Svg:
+def _reliability(chances: np.ndarray, truth: np.ndarray, bins: int = 10) -> Svg:
     """The share that is correct among rows predicted with about the same probability."""
     sure, right = chances.max(1), chances.argmax(1) == truth
-    parts = np.array_split(np.argsort(sure, kind="stable"), min(BINS, len(sure)))
+    parts = np.array_split(np.argsort(sure, kind="stable"), min(bins, len(sure)))
     counts, shares, places = (np.array([f(rows) for rows in parts]) for f in (
         len, lambda rows: right[rows].mean(), lambda rows: sure[rows].mean()))  # fmt: skip
     error = 1.96 * np.sqrt(np.maximum(shares * (1 - shares), 0.25 / counts) / counts)
@@ -192,9 +190,11 @@ def _reliability(chances: np.ndarray, truth: np.ndarray) -> Svg:
     return plot.dots(places, shares, "one", "with a 95 % interval", 7).svg()
 
 
-def _numbers(quality: NumberQuality, predicted: Predicted, target: str) -> dict[str, Any]:
+def _numbers(
+    quality: NumberQuality, predicted: Predicted, target: str, most_rows: int = 150
+) -> dict[str, Any]:
     middle, low, high = (predicted.quantiles(share) for share in (0.5, 0.05, 0.95))
-    chosen = np.random.default_rng(0).permutation(len(middle))[:DRAWN_ROWS]
+    chosen = np.random.default_rng(0).permutation(len(middle))[:most_rows]
     chosen = chosen[np.argsort(middle[chosen], kind="stable")]
     places, truth = np.arange(1, len(chosen) + 1), predicted.numbers[chosen]
     plot = Plot(Axis.over(places, label="test rows, sorted"),

@@ -54,12 +54,10 @@ READING = ("columns", "exclude", "kinds", "delimiter", "decimal", "encoding", "h
            "sheet")  # fmt: skip
 # The target itself is named by a column.
 TABLE_SETTINGS = {field.name for field in fields(TableModelSettings)} - {"target"}
-MOSTLY = 0.5
 CONTEST = (
     "All columns are numbers: a closed-form mixture is fitted too, and the model that is better "
     "on held-out rows is kept (override with --model table or --model mixture)."
 )
-LEAST_ROWS = 20  # of fewer rows nothing can be said about whole numbers and keys
 
 
 class TypedTable(NamedTuple):
@@ -100,7 +98,7 @@ def typed_table(
     return TypedTable(frame, schema, source, tuple(notes))
 
 
-def why_table_model(schema: Schema, rows: int) -> str | None:
+def why_table_model(schema: Schema, rows: int, least_rows: int = 20) -> str | None:
     """Why a mixture of Gaussians cannot stand for a table, in a few words; None if it can.
 
     Example:
@@ -109,7 +107,7 @@ def why_table_model(schema: Schema, rows: int) -> str | None:
         'b is a category'
     """
     for column in schema.columns:
-        told = _why(column, rows >= LEAST_ROWS)
+        told = _why(column, rows >= least_rows)
         if told:
             return f"{listed([column.name])} {told}"
     return None
@@ -135,9 +133,9 @@ def _why_left_out(column: LeftOutColumn, many: bool) -> str | None:
     return f"is {'a key' if column.what == 'key' else 'text'}"
 
 
-def _why_shared(column: NumberColumn) -> str | None:
+def _why_shared(column: NumberColumn, mostly: float = 0.5) -> str | None:
     """What values that rows share say of numbers, where there are many rows."""
-    if column.continuous < MOSTLY:
+    if column.continuous < mostly:
         return "has a few values shared by most rows"
     if len(column.atoms):
         return "has values shared by many rows"
@@ -239,16 +237,23 @@ class TableFit:
                 "Several nodes read their data from files: write the data to a file first."
             )
         data, notes = self._rows(table)
-        name = "table" if table.source is None else Path(table.source).name.partition(".")[0]
-        folder = folder or next_free_folder(name if data.test is None else f"{name}-{self.target}")
-        source = table.source or str((folder / KEPT[True]).absolute())
-        frame, form = (table.frame.kind, ".parquet") if kept else ("pandas", form_of(source))
-        options = {} if kept else self.options
-        run = self._begun(folder, source, data, self._settings(data.schema), options,
-                          {"frame": frame, "form": form, "notes": notes})  # fmt: skip
+        folder = folder or next_free_folder(self._name(table, data))
+        if table.source is None:
+            source = str((folder / KEPT[True]).absolute())
+            options: Mapping[str, Any] = {}
+            facts = {"frame": table.frame.kind, "form": ".parquet", "notes": notes}
+        else:
+            source, options = table.source, self.options
+            facts = {"frame": "pandas", "form": form_of(source), "notes": notes}
+        run = self._begun(folder, source, data, self._settings(data.schema), options, facts)
         if kept and run.is_main:
             keep_frame(table.frame, Path(source))
         return run, data
+
+    def _name(self, table: TypedTable, data: TableData) -> str:
+        """What the folder is called, if nobody said."""
+        name = "table" if table.source is None else Path(table.source).name.partition(".")[0]
+        return name if data.test is None else f"{name}-{self.target}"
 
     def _begin_on_disk(self, table: LargeTable, folder: Path | None) -> tuple[Run, TableData]:
         """Begin a run whose rows are in a file of its folder."""
@@ -325,7 +330,6 @@ class TableFit:
                 "notes": notes,
                 "ranks": start.ranks,
             },
-            writes=main,
         )
         if main:
             data.schema.save(folder / "schema.json")

@@ -27,6 +27,7 @@ from kermix.mixtures.mixture import (
 from kermix.tables.model.closeness import KeepAway
 from kermix.tables.model.conditioning import encode_some, is_one_row, numbers_as_given, place_of
 from kermix.tables.model.distribution import ColumnDistribution
+from kermix.tables.model.table_answers import seeded
 from kermix.training.checkpoints import load_checkpoint, rebuilding, save_checkpoint
 from kermix.training.mixture_search import choose_mixture
 
@@ -133,12 +134,18 @@ class TableMixture:
             mixture = GaussianMixture(tensors["weights"], tensors["means"], tensors["covariances"])
             return cls(schema, mixture, frame, content["name"])
 
+    def generator(self, random_state: Any) -> torch.Generator:
+        """The source of random numbers: one, or a seed."""
+        if isinstance(random_state, torch.Generator):
+            return random_state
+        return seeded(random_state)
+
     def sample(
         self,
         n_samples: int = 1,
         *,
         given: Any = None,
-        random_state: int | torch.Generator = 0,
+        random_state: Any = None,
         frame: str | None = None,
         on_rows: Callable[[int], None] | None = None,
         against: Any = None,
@@ -152,9 +159,7 @@ class TableMixture:
         source, seen, known = self._conditioned(given)
         kind = frame or self._frame
         check_option("frame", kind, FRAME_KINDS)
-        generator = random_state
-        if not isinstance(generator, torch.Generator):
-            generator = torch.Generator().manual_seed(generator)
+        generator = self.generator(random_state)
         drawn, keys = np.empty((n_samples, len(self.schema_.numbers))), key_seed(generator)
 
         def draw(rows: np.ndarray) -> EncodedTable:

@@ -1,18 +1,21 @@
-"""How good samples of a table are: densities, a classifier's verdict, pairs, privacy."""
+"""What a fit's report says: how good samples are, and columns given others, by data and model."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from itertools import combinations
-from typing import Any
+from itertools import combinations, pairwise
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from scipy.special import logsumexp
 
 from kermix.data.readers.common import Reading
-from kermix.data.schema.columns import CategoryColumn
+from kermix.data.readers.frames import Frame, taken_rows
+from kermix.data.schema.columns import CategoryColumn, NumberColumn
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.errors import SampleError
+from kermix.pages.charts import Bins
+from kermix.tables.compare.coincidence import read_once
 from kermix.tables.compare.column_changes import (
     ColumnValues,
     ComparedRows,
@@ -20,27 +23,24 @@ from kermix.tables.compare.column_changes import (
     pair_groups,
     variation,
 )
-from kermix.tables.compare.compare import read_once
+from kermix.tables.compare.column_charts import encoded_values, step_of
 from kermix.tables.compare.verdict import classify
-from kermix.tables.evaluate.copies import looked_at, panel_of
 from kermix.tables.model.closeness import closest_distances, copies
+from kermix.tables.model.distribution import ColumnDistribution
 from kermix.training.mixture_search import gaussian_log_densities
 
 __all__ = [
+    "Conditional",
     "Pair",
     "Privacy",
     "TableQuality",
+    "conditionals_of",
     "grouped",
     "judge_samples",
-    "tree_categories",
-    "tree_features",
+    "strongest_pairs",
 ]
 
 GROUPS = 8  # of a column, where two are looked at together
-MOST_CLASSES = 255  # of a categorical feature, for scikit-learn's trees
-NEAREST_ROWS, AMONG = 500, 10_000
-CENTRES = 1000  # of the kernel density of one column
-SHOWN_PAIRS = 10
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,14 @@ class Pair:
 class Privacy:
     """Distances to the closest training row: median and 5 % quantile, of samples and of new rows.
 
-    See `kermix.tables.model.closeness.closest_distances`; in a panel of entities the place, such
-    as the year, does not count.
+    They say how far is far. Whether samples are nearer than new rows are is the question of
+    `kermix.evaluate`, which looks for near copies. See
+    `kermix.tables.model.closeness.closest_distances`; in a panel of entities the place, such as
+    the year, does not count.
     """
 
     samples: tuple[float, float]
     held_out: tuple[float, float] | None
-    nearer_to_training: float | None  # than a held-out row is: how often; 1/2 if nothing is copied
 
 
 @dataclass(frozen=True)
@@ -125,12 +126,10 @@ def judge_samples(
     """
     fitted = data[train]
     judged = data[np.sort(held) if len(held) else np.sort(train[: len(log_density)])]
-    usual = {c.name: c.kind for c in Schema.infer(tables[0]).columns}
-    chosen = {c.name: c.kind for c in schema.columns if c.kind != usual.get(c.name)}
-    rows = ComparedRows.of(read_once(tables, Reading(kinds=chosen)).read)
+    rows = _read_as(schema, tables)
     apart = classify(rows)
-    names = [name for name in rows.names if name in {c.name for c in schema.modelled}]
-    values = {name: rows.column(name) for name in names}
+    modelled = {column.name for column in schema.modelled}
+    values = {name: rows.column(name) for name in rows.names if name in modelled}
     pairs, floor = _pairs(values, rows.n)
     return TableQuality(
         log_density=float(log_density.mean()),
@@ -138,16 +137,30 @@ def judge_samples(
         references=tuple(_references(schema, fitted, judged)),
         auc=None if apart is None else apart.auc,
         interval=None if apart is None else apart.interval,
-        copies=float(copies(samples, fitted).mean()) if len(samples) else 0.0,
-        copies_held=float(copies(data[held], fitted).mean()) if len(held) else None,
+        copies=_copied(samples, fitted) or 0.0,
+        copies_held=_copied(data[held], fitted),
         privacy=_privacy(schema, samples, fitted, data[held]),
-        columns=tuple((name, difference_of(values[name], rows.n)) for name in names),
+        columns=tuple((n, difference_of(found, rows.n)) for n, found in values.items()),
         pairs=pairs,
         pair_floor=floor,
     )
 
 
-def _pairs(values: Mapping[str, ColumnValues], n: int) -> tuple[tuple[Pair, ...], float]:
+def _read_as(schema: Schema, tables: tuple[Any, Any]) -> ComparedRows:
+    """Two tables as `km.compare` reads them, with the kinds of columns that the run has."""
+    usual = {c.name: c.kind for c in Schema.infer(tables[0]).columns}
+    chosen = {c.name: c.kind for c in schema.columns if c.kind != usual.get(c.name)}
+    return ComparedRows.of(read_once(tables, Reading(kinds=chosen)).read)
+
+
+def _copied(rows: EncodedTable, fitted: EncodedTable) -> float | None:
+    """The share of rows that equal a training row; None of no rows."""
+    return float(copies(rows, fitted).mean()) if len(rows) else None
+
+
+def _pairs(
+    values: Mapping[str, ColumnValues], n: int, shown: int = 10
+) -> tuple[tuple[Pair, ...], float]:
     """The pairs of columns that differ most, and how much two halves of the data do."""
     half = np.random.default_rng(0).permutation(n)
     found: list[Pair] = []
@@ -155,9 +168,9 @@ def _pairs(values: Mapping[str, ColumnValues], n: int) -> tuple[tuple[Pair, ...]
     for one, two in combinations(values.values(), 2):
         groups = pair_groups(one, two)
         found.append(Pair(one.name, two.name, variation(groups, n)))
-        if len(floors) < SHOWN_PAIRS:
+        if len(floors) < shown:
             floors.append(variation(groups[half], n // 2))
-    worst = sorted(found, key=lambda pair: -pair.difference)[:SHOWN_PAIRS]
+    worst = sorted(found, key=lambda pair: -pair.difference)[:shown]
     return tuple(worst), float(np.mean(floors)) if floors else 0.0
 
 
@@ -185,24 +198,6 @@ def grouped(schema: Schema, data: EncodedTable, rows: EncodedTable) -> np.ndarra
     return found
 
 
-def tree_categories(schema: Schema) -> list[bool]:
-    """Which modelled columns are categories to scikit-learn's trees."""
-    return [isinstance(c, CategoryColumn) and c.code_count <= MOST_CLASSES
-            for c in schema.modelled]  # fmt: skip
-
-
-def tree_features(schema: Schema, rows: EncodedTable) -> np.ndarray:  # (N, D)
-    """Rows as trees take them: codes of categories, places of numbers, gaps as NaN."""
-    found = rows.codes.astype(np.float64)
-    places = schema.positions(rows)
-    for q, k in enumerate(schema.number_columns):
-        found[:, k] = places[:, q]
-    for k, column in enumerate(schema.modelled):
-        if column.missing_code is not None:
-            found[rows.codes[:, k] == column.missing_code, k] = np.nan
-    return found
-
-
 def _references(
     schema: Schema, fitted: EncodedTable, judged: EncodedTable
 ) -> list[tuple[str, float]]:
@@ -213,14 +208,16 @@ def _references(
     return found
 
 
-def _independent(schema: Schema, fitted: EncodedTable, judged: EncodedTable) -> float:
+def _independent(
+    schema: Schema, fitted: EncodedTable, judged: EncodedTable, centers: int = 1000
+) -> float:
     """Frequencies of codes times a kernel density of scores, column by column."""
     total = schema.log_derivative(judged).sum(1)
     for k, column in enumerate(schema.modelled):
         counts = np.bincount(fitted.codes[:, k], minlength=column.code_count) + 0.5
         total = total + np.log(counts / counts.sum())[judged.codes[:, k]]
     for q, k in enumerate(schema.number_columns):
-        own = fitted.values[fitted.codes[:, k] == 0, q][:CENTRES]
+        own = fitted.values[fitted.codes[:, k] == 0, q][:centers]
         at = judged.codes[:, k] == 0
         if len(own) < 2:
             own = np.array([-1.0, 0.0, 1.0])  # scores are about standard normal
@@ -247,21 +244,26 @@ def _one_gaussian(
 
 
 def _privacy(
-    schema: Schema, samples: EncodedTable, fitted: EncodedTable, held: EncodedTable
+    schema: Schema,
+    samples: EncodedTable,
+    fitted: EncodedTable,
+    held: EncodedTable,
+    rows: int = 500,
+    among: int = 10_000,
 ) -> Privacy:
-    few = samples[:NEAREST_ROWS]
+    few = samples[:rows]
     places = _places(schema, fitted)
-    to_training = closest_distances(schema, few, fitted[:AMONG], places)
+    to_training = closest_distances(schema, few, fitted[:among], places)
     if len(held) < 2:
-        return Privacy(_spread(to_training), None, None)
-    of_held = closest_distances(schema, held[:NEAREST_ROWS], fitted[:AMONG], places)
-    apart = to_training[:, None] - of_held
-    nearer = float(((apart < 0) + 0.5 * (apart == 0)).mean())
-    return Privacy(_spread(to_training), _spread(of_held), nearer)
+        return Privacy(_spread(to_training), None)
+    of_held = closest_distances(schema, held[:rows], fitted[:among], places)
+    return Privacy(_spread(to_training), _spread(of_held))
 
 
 def _places(schema: Schema, rows: EncodedTable) -> tuple[str, ...]:
     """Columns of a panel in which held-out rows are never where training rows are: the year."""
+    from kermix.tables.evaluate.copies import looked_at, panel_of
+
     some = rows[looked_at(len(rows)).numpy()]
     numbers, positions = list(schema.numbers), schema.positions(some)
     columns = {}
@@ -277,3 +279,134 @@ def _places(schema: Schema, rows: EncodedTable) -> tuple[str, ...]:
 
 def _spread(distances: np.ndarray) -> tuple[float, float]:
     return float(np.median(distances)), float(np.quantile(distances, 0.05))
+
+
+VALUES = 3
+
+
+class _Answers(Protocol):
+    def conditional(self, column: str, given: Any, *, unseen: Any = ...) -> ColumnDistribution: ...
+
+
+@dataclass(frozen=True)
+class Conditional:
+    """A column where another one has some value: shares of its own values.
+
+    Attributes:
+        column: The column.
+        given: What the other one is, in words.
+        values: The column's own values in the data's rows.
+        bins: Intervals of a number; None for a category.
+        data: Shares in the data's rows.
+        model: Shares by the model, the mean over the same rows' values of the other column.
+    """
+
+    column: str
+    given: str
+    values: ColumnValues
+    bins: Bins | None
+    data: np.ndarray
+    model: np.ndarray
+
+
+def strongest_pairs(
+    schema: Schema, data: EncodedTable, most_pairs: int = 3
+) -> list[tuple[str, str]]:
+    """Columns that tell most about each other, as (given, asked for); none in more than two pairs.
+
+    By the mutual information of at most 8 groups of each. Numbers are asked for rather than
+    categories.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> sex = rng.choice(["f", "m"], 400)
+        >>> table = {"sex": sex, "size": rng.normal(170 + 10 * (sex == "m"), 5),
+        ...          "luck": rng.normal(size=400)}
+        >>> schema = Schema.infer(table)
+        >>> strongest_pairs(schema, schema.encode(table))[0]
+        ('sex', 'size')
+    """
+    columns, groups = schema.modelled, grouped(schema, data, data)
+    plain = [k for k, c in enumerate(columns) if not isinstance(c, NumberColumn) or _is_plain(c)]
+    told = {(a, b): _information(groups[:, a], groups[:, b]) for a, b in combinations(plain, 2)}
+    found: list[tuple[str, str]] = []
+    used: list[int] = []
+    for a, b in sorted(told, key=lambda pair: -told[pair]):
+        if max(used.count(a), used.count(b)) < 2 and len(found) < most_pairs:
+            used += [a, b]
+            given, asked = (b, a) if isinstance(columns[b], CategoryColumn) else (a, b)
+            found.append((columns[given].name, columns[asked].name))
+    return found
+
+
+def _is_plain(column: NumberColumn) -> bool:
+    return not column.time and column.origin == 0
+
+
+def _information(first: np.ndarray, second: np.ndarray) -> float:
+    joint = np.bincount(first * GROUPS + second, minlength=GROUPS**2).reshape(GROUPS, GROUPS)
+    joint = joint / max(1, joint.sum())
+    apart = joint.sum(1, keepdims=True) * joint.sum(0)
+    at = joint > 0
+    return float((joint[at] * np.log(joint[at] / apart[at])).sum())
+
+
+def conditionals_of(
+    model: _Answers, schema: Schema, frame: Frame, data: EncodedTable, most_rows: int = 200
+) -> list[list[Conditional]]:
+    """For each of the strongest pairs, one column where the other has each of some values."""
+    found = []
+    for given, asked in strongest_pairs(schema, data):
+        row = []
+        for words, rows in _values(schema, data, given):
+            few = np.sort(np.random.default_rng(0).permutation(rows)[:most_rows])
+            known = taken_rows(frame, few)
+            alone = Frame(known.kind, known.name, {given: known.columns[given]},
+                          {given: known.types[given]}, known.rows)  # fmt: skip
+            answer = model.conditional(asked, alone, unseen="unknown")
+            row.append(_compared(schema, data[rows], answer, words))
+        if row:
+            found.append(row)
+    return found
+
+
+def _values(
+    schema: Schema, data: EncodedTable, name: str, least_rows: int = 30
+) -> list[tuple[str, np.ndarray]]:
+    """Values of a column in words, and the rows that have them: frequent ones, or thirds."""
+    found = encoded_values(schema, data, name)
+    if found.codes is not None:
+        column = schema[name]
+        filled = found.codes != (-1 if column.missing_code is None else column.missing_code)
+        often = np.bincount(found.codes[filled]).argsort(kind="stable")[::-1][:VALUES]
+        groups = [(f"{name} = {found.names[k]}", found.codes == k) for k in often]
+    else:
+        assert found.numbers is not None
+        values = found.numbers
+        filled = ~np.isnan(values)
+        ends = np.quantile(values[filled], np.arange(VALUES + 1) / VALUES)
+        ends = np.unique(np.append(ends[:-1], np.nextafter(ends[-1], np.inf)))
+        groups = []
+        for low, high in pairwise(ends):
+            rows = (values >= low) & (values < high)
+            if rows.any():
+                least, most = (f"{v:.4g}" for v in (values[rows].min(), values[rows].max()))
+                words = least if least == most else f"{least} to {most}"
+                groups.append((f"{name} = {words}", rows))
+    return [(w, np.flatnonzero(r)) for w, r in groups if r.sum() >= least_rows]
+
+
+def _compared(
+    schema: Schema, rows: EncodedTable, answer: ColumnDistribution, words: str
+) -> Conditional:
+    column = answer.column
+    values = encoded_values(schema, rows, column.name)
+    if values.codes is not None:
+        chances = answer.filled.mean(0)
+        own = np.bincount(values.codes, minlength=len(chances))[: len(chances)]
+        return Conditional(column.name, words, values, None, own / max(1, own.sum()), chances)
+    assert values.numbers is not None
+    numbers = values.numbers[~np.isnan(values.numbers)]
+    bins = Bins.over(numbers, step_of(values), log=False)
+    model = answer.shares(bins.edges).mean(0)
+    return Conditional(column.name, words, values, bins, bins.shares(numbers), model)

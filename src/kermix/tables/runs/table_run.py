@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from kermix.data.readers.common import CsvForm, Reading, counted
 from kermix.data.readers.frames import Frame, as_frame, taken_rows
@@ -22,12 +21,10 @@ from kermix.data.readers.reading import read_frame
 from kermix.data.schema.keys import key_seed
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.data.writing import table_writer
-from kermix.errors import OptionError, SchemaError
+from kermix.errors import OptionError, SchemaError, nearest
+from kermix.files import write_json
 from kermix.runs.folder import TABLE, TARGET, check_data, check_trained
-from kermix.runs.provenance import write_json
 from kermix.runs.run import Draw, Kind, Numbers, OnRows, Outcome, Run
-from kermix.settings import nearest
-from kermix.tables.compare.verdict import area_text
 from kermix.tables.model.conditioning import given_cell, place_of
 from kermix.tables.model.distribution import ColumnDistribution
 from kermix.tables.model.layout import TableLayout
@@ -36,10 +33,7 @@ from kermix.tables.model.sampling import network_rows_at_once
 from kermix.tables.model.table_answers import TableAnswers
 from kermix.tables.model.table_settings import TableModelSettings
 from kermix.tables.model.table_training import TableModelTask
-from kermix.tables.runs.conditionals import conditionals_of
-from kermix.tables.runs.run_pages import write_table_report
 from kermix.tables.runs.table_mixture import TableMixture, rivals
-from kermix.tables.runs.table_quality import TableQuality, judge_samples
 from kermix.tables.runs.target_fit import (
     confusion_shown,
     finish_target,
@@ -63,6 +57,10 @@ from kermix.training.checkpoints import (
     tensors_of,
 )
 from kermix.training.loop import Row, Trainer
+
+# What judges a fit and writes its report is imported where it ends: not to draw samples.
+if TYPE_CHECKING:
+    from kermix.tables.runs.table_quality import TableQuality
 
 __all__ = [
     "TABLE_RUN",
@@ -221,7 +219,7 @@ def _sample(
     """Rows of the model, in the caller's kind of table."""
     model = run.trained_model()
     away = _away(run, deduplicate, min_distance)
-    return model.sample(n, given=given, random_state=generator_of(model, seed), **away)
+    return model.sample(n, given=given, random_state=seed, **away)
 
 
 def _sample_parts(
@@ -356,7 +354,7 @@ def drawn_parts(model: Any, n: int, seed: int, blocks: int = 1, **options: Any) 
         blocks: How many of a network's blocks of rows are in a part.
         options: Further arguments of its `sample`.
     """
-    generator, size = generator_of(model, seed), ROWS_AT_ONCE
+    generator, size = model.generator(seed), ROWS_AT_ONCE
     made = {c.name: c.source(key_seed(generator)) for c in model.schema_.left_out
             if c.what == "key"}  # fmt: skip
     if not isinstance(model, TableMixture):
@@ -371,15 +369,11 @@ def drawn_parts(model: Any, n: int, seed: int, blocks: int = 1, **options: Any) 
         yield part
 
 
-def generator_of(model: Any, seed: int) -> torch.Generator:
-    """The source of the random numbers of samples, where the model is."""
-    if isinstance(model, TableMixture):
-        return torch.Generator().manual_seed(seed)
-    return torch.Generator(model.network_.out.weight.device).manual_seed(seed)
-
-
 def _finish(run: Run, data: TableData, outcome: Outcome) -> Numbers:
     """Write samples and report; returns the numbers to show."""
+    from kermix.tables.runs.run_pages import write_table_report
+    from kermix.tables.runs.table_quality import conditionals_of
+
     held, train = data.split(run.settings)
     densities = _contest(run, data, train, np.sort(held)) if run.config.get("contest") else {}
     model = run.trained_model()
@@ -417,8 +411,10 @@ def _judged(
     drawn: tuple[Frame, EncodedTable],
     split: tuple[np.ndarray, np.ndarray],
     densities: Mapping[str, float],
-) -> TableQuality:
+) -> "TableQuality":
     """How good samples and densities are, beside those of the models that were compared."""
+    from kermix.tables.runs.table_quality import judge_samples
+
     (table, samples), (held, train) = drawn, split
     rows = np.sort(held if len(held) else train[:MOST_JUDGED])
     log_density = model.score_samples(taken_rows(data.frame, rows))
@@ -446,7 +442,9 @@ def _contest(run: Run, data: TableData, train: np.ndarray, held: np.ndarray) -> 
             **{rival.name: float(rival.log_density.mean()) for rival in others}}  # fmt: skip
 
 
-def _numbers(data: TableData, quality: TableQuality, outcome: Outcome, kept: int) -> Numbers:
+def _numbers(data: TableData, quality: "TableQuality", outcome: Outcome, kept: int) -> Numbers:
+    from kermix.tables.compare.verdict import area_text
+
     schema = data.schema
     kinds = [c.kind for c in schema.columns]
     listed_kinds = ", ".join(f"{kinds.count(k)} {k}" for k in dict.fromkeys(kinds))
@@ -507,7 +505,7 @@ TARGET_ANSWERS: dict[str, Callable[..., Any]] = {
 TABLE_RUN = Kind(
     TABLE, TableModelSettings,
     ("shape", "columns", "target", "frame", "stored", "equal", "anchors", "in_order", "same",
-     "lines", "repeated"),
+     "lines", "absences", "repeated", "exact"),
     _dataset, _trainer, _shown, _finish, (MIXTURE, MODEL), _read_model, ANSWERS, _refusal,
     reported=("step", "loss", "metric"), model=_model,
 )  # fmt: skip

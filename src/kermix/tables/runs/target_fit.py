@@ -17,10 +17,9 @@ from kermix.data.schema.columns import CategoryColumn, NumberColumn
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.data.schema.unmodelled import LeftOutColumn
 from kermix.errors import OptionError, SchemaError, TableError
-from kermix.runs.provenance import write_json
+from kermix.files import write_json
 from kermix.runs.run import Numbers, OnRows, Outcome, Run, Shown
 from kermix.tables.model.conditioning import nearest, never_seen, rows_of_zero_density
-from kermix.tables.runs.run_pages import write_target_report
 from kermix.tables.runs.target_quality import ClassQuality, Predicted, TargetQuality, judge_target
 from kermix.tables.runs.training_data import TableData, schema_of
 from kermix.training.loop import Row
@@ -34,21 +33,18 @@ __all__ = [
     "split_for_target",
 ]
 
-TEST_EVERY = 5  # rows of a class, of which one is kept for the test: a convention
-SHOWN_CLASSES = 12
-LEAST_ROWS = 25  # of which five are for the test: a convention
 
-
-def split_for_target(frame: Frame, column: Any, seed: int) -> tuple[Frame, Frame]:
+def split_for_target(frame: Frame, column: Any, seed: int, every: int = 5) -> tuple[Frame, Frame]:
     """Rows to train with, and a fifth for the test, of those that have the target.
 
     Of each class, every fifth row in random order is kept: shares of classes are the same on both
-    sides, and a class of fewer than five rows is trained with alone.
+    sides, and a class of fewer rows is trained with alone.
 
     Args:
         frame: The table.
         column: The target's column of a schema.
         seed: Of the random order.
+        every: Of how many rows of a class one is kept: a convention.
     """
     cells = frame.columns[column.name]
     filled = np.flatnonzero(~np.asarray(cells.is_null().to_numpy()))
@@ -59,7 +55,7 @@ def split_for_target(frame: Frame, column: Any, seed: int) -> tuple[Frame, Frame
         order = order[np.argsort(labels[order], kind="stable")]
         _, starts, counts = np.unique(labels[order], return_index=True, return_counts=True)
         rank = rank - np.repeat(starts, counts)
-    kept = rank % TEST_EVERY == TEST_EVERY - 1
+    kept = rank % every == every - 1
     return taken_rows(frame, np.sort(order[~kept])), taken_rows(frame, np.sort(order[kept]))
 
 
@@ -73,7 +69,12 @@ class TargetRows(NamedTuple):
 
 
 def keep_test_rows(
-    frame: Frame, schema: Schema, target: str, seed: int, kinds: Mapping[str, Any]
+    frame: Frame,
+    schema: Schema,
+    target: str,
+    seed: int,
+    kinds: Mapping[str, Any],
+    least_rows: int = 25,
 ) -> TargetRows:
     """Keep rows of a table for a test; nothing of them is in the schema that is found anew.
 
@@ -83,15 +84,16 @@ def keep_test_rows(
         target: The column to predict.
         seed: Of the rows.
         kinds: Kinds of columns that were given.
+        least_rows: With fewer there is no fit: a convention, a fifth of them for the test.
     """
     column = _target(schema, target, frame)
     train, test = split_for_target(frame, column, seed)
     used = train.rows + test.rows
-    if used < LEAST_ROWS or not test.rows:
+    if used < least_rows or not test.rows:
         rows = counted(used, "row")
         raise TableError(
             f"{frame.name}: {rows} ha{'s' if rows == '1 row' else 've'} a {target}, but at least "
-            f"{LEAST_ROWS} are needed for training and testing."
+            f"{least_rows} are needed for training and testing."
         )
     known: dict[str, Any] = {**kinds, target: column.kind}
     own = Schema.infer(train, kinds=known)
@@ -207,6 +209,8 @@ def in_nats_of_target(run: Run, history: list[Row]) -> list[Row]:
 
 def finish_target(run: Run, data: TableData, outcome: Outcome) -> Numbers:
     """Judge the test rows and write the report; returns the numbers to show."""
+    from kermix.tables.runs.run_pages import write_target_report
+
     assert data.test is not None
     test = data.schema.encode(data.test, unseen="unknown", extra=True)
     predicted = _predicted(run, data.test, test)
@@ -218,11 +222,11 @@ def finish_target(run: Run, data: TableData, outcome: Outcome) -> Numbers:
     return rows
 
 
-def confusion_shown(run: Run) -> Shown | None:
+def confusion_shown(run: Run, most_classes: int = 12) -> Shown | None:
     """The confusion of a target's classes, where there are few."""
     result = json.loads((run.folder / "result.json").read_text())
     names, counts = result.get("classes", ()), result.get("confusion", ())
-    if not 0 < len(names) <= SHOWN_CLASSES:
+    if not 0 < len(names) <= most_classes:
         return None
     rows = [[str(name), *(f"{n:,}" for n in row)]
             for name, row in zip(names, counts, strict=True)]  # fmt: skip

@@ -8,13 +8,11 @@ import numpy as np
 from kermix.data.schema.columns import CategoryColumn
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.tables.model.distribution import ColumnDistribution
-from kermix.tables.runs.table_quality import tree_categories, tree_features
 
 __all__ = ["ClassQuality", "NumberQuality", "Predicted", "TargetQuality", "judge_target"]
 
-LEAST_CHANCE = 1e-12  # a class that was held impossible costs no more than this
 SHARES = (0.5, 0.9, 0.95)  # of the intervals whose coverage is counted
-TREE_ROWS, TREE_CLASSES = 200_000, 20  # with more the trees would take longer than the model
+TREE_ROWS = 200_000  # with more the trees would take longer than the model
 TREES = "gradient-boosted trees"
 
 
@@ -171,8 +169,10 @@ def _classes(
     )  # fmt: skip
 
 
-def _class_numbers(chances: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
-    own = chances[np.arange(len(truth)), truth].clip(LEAST_CHANCE)
+def _class_numbers(
+    chances: np.ndarray, truth: np.ndarray, least_chance: float = 1e-12
+) -> tuple[float, float]:
+    own = chances[np.arange(len(truth)), truth].clip(least_chance)
     return float((chances.argmax(1) == truth).mean()), float(-np.log(own).mean())
 
 
@@ -201,11 +201,15 @@ def _number_numbers(found: np.ndarray, truth: np.ndarray) -> tuple[float, float]
 
 
 def _tree_chances(
-    inputs: list[np.ndarray], known: np.ndarray, categories: list[bool], count: int
+    inputs: list[np.ndarray],
+    known: np.ndarray,
+    categories: list[bool],
+    count: int,
+    most_classes: int = 20,
 ) -> np.ndarray | None:
     from sklearn.ensemble import HistGradientBoostingClassifier
 
-    if len(np.unique(known)) > TREE_CLASSES or not categories:
+    if len(np.unique(known)) > most_classes or not categories:
         return None
     trees = HistGradientBoostingClassifier(categorical_features=categories, early_stopping=False,
         random_state=0)  # fmt: skip
@@ -221,3 +225,21 @@ def _tree_means(inputs: list[np.ndarray], known: np.ndarray, categories: list[bo
     trees = HistGradientBoostingRegressor(categorical_features=categories, early_stopping=False,
         random_state=0)  # fmt: skip
     return np.asarray(trees.fit(inputs[0][:TREE_ROWS], known[:TREE_ROWS]).predict(inputs[1]))
+
+
+def tree_categories(schema: Schema) -> list[bool]:
+    """Which modelled columns are categories to scikit-learn's trees, which take 255 values."""
+    return [isinstance(c, CategoryColumn) and c.code_count <= 255
+            for c in schema.modelled]  # fmt: skip
+
+
+def tree_features(schema: Schema, rows: EncodedTable) -> np.ndarray:  # (N, D)
+    """Rows as trees take them: codes of categories, places of numbers, gaps as NaN."""
+    found = rows.codes.astype(np.float64)
+    places = schema.positions(rows)
+    for q, k in enumerate(schema.number_columns):
+        found[:, k] = places[:, q]
+    for k, column in enumerate(schema.modelled):
+        if column.missing_code is not None:
+            found[rows.codes[:, k] == column.missing_code, k] = np.nan
+    return found

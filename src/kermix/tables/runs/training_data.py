@@ -4,7 +4,6 @@ Tables that memory does not hold are encoded to a file. One look through their f
 rows they have, and rows to learn a schema from.
 """
 
-import hashlib
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -36,14 +35,12 @@ from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.data.schema.unmodelled import LeftOutColumn
 from kermix.data.writing import WRITABLE, table_writer
 from kermix.errors import SchemaError, TableError
+from kermix.runs.folder import digest_of
 from kermix.runs.run import Run
 from kermix.tables.model.closeness import copies
 from kermix.tables.model.equal_columns import (
-    find_links,
-    find_twins,
     link_notes,
     twin_notes,
-    with_link_codes,
 )
 from kermix.tables.model.layout import TableLayout, with_codes
 from kermix.tables.model.table_settings import TableModelSettings
@@ -68,7 +65,6 @@ __all__ = [
     "with_store",
 ]
 
-SAMPLE = 100_000  # rows that a schema is learned from
 MOST_VALUES = 10_000  # of a column of text, beyond which it is no category
 MOST_NUMBERS = 50  # different ones, beyond which a column is no category
 
@@ -122,49 +118,76 @@ def frames_of(files: Files) -> Any:
             row += frame.rows
 
 
-def look_through(files: Files, seed: int, sample: int = SAMPLE) -> Look:
+def look_through(files: Files, seed: int, sample: int = 100_000) -> Look:
     """Read all rows once; memory holds a sample of them and a block.
 
     Args:
         files: The files, with columns of all kinds.
         seed: Of the sample.
-        sample: How many rows it has.
+        sample: How many rows it has, from which a schema is learned.
     """
     arrow = load_pyarrow()
     generator = np.random.default_rng(seed).spawn(1)[0]  # a table may hold those of the seed
     seen = {name: _Seen() for name in files.columns}
-    keys, numbers, rows = np.empty(0), np.empty(0, np.int64), 0
-    kept: Any = None
-    rare: list[Any] = []
-    rare_numbers: list[int] = []
+    kept, rare, rows = _Sample(sample), _Rare(), 0
     for frame in frames_of(files):
         new = np.array(sorted({k for n, c in frame.columns.items() for k in _news(seen[n], c)}),
                        np.int64)  # fmt: skip
         table = arrow.table(frame.columns)
-        if len(new):
-            rare.append(table.take(arrow.array(new)))
-            rare_numbers += (new + rows).tolist()
-        own = generator.random(frame.rows)
-        # Rows that would be dropped at once are not copied.
-        worth = np.flatnonzero(own < (keys.max() if len(keys) >= sample else 1.0))
-        keys = np.concatenate([keys, own[worth]])
-        numbers = np.concatenate([numbers, worth + rows])
-        some = table.take(arrow.array(worth))
-        kept = some if kept is None else _joined([kept, some])
-        if len(keys) > sample:
-            chosen = np.sort(np.argsort(keys, kind="stable")[:sample])
-            keys, numbers = keys[chosen], numbers[chosen]
-            kept = kept.take(arrow.array(chosen)).combine_chunks()
+        rare.add(table, new, rows)
+        kept.add(table, generator.random(frame.rows), rows)
         rows += frame.rows
-    if rare:
-        missed = ~np.isin(rare_numbers, numbers)
-        whole = _joined(rare).take(arrow.array(np.flatnonzero(missed)))
-        numbers = np.concatenate([numbers, np.array(rare_numbers)[missed]])
-        order = np.argsort(numbers, kind="stable")
-        kept = _joined([kept, whole]).take(arrow.array(order))
-    found = as_frame(kept.combine_chunks(), files.addresses[0])
+    found = as_frame(rare.beside(kept).combine_chunks(), files.addresses[0])
     counters = tuple(n for n, s in seen.items() if _counts(s, rows, found.columns[n]))
     return Look(rows, found, counters if rows > sample else ())
+
+
+@dataclass
+class _Sample:
+    """Rows with the smallest of random keys, as many as are wanted: an even sample of all."""
+
+    wanted: int
+    keys: np.ndarray = field(default_factory=lambda: np.empty(0))
+    numbers: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    table: Any = None
+
+    def add(self, table: Any, keys: np.ndarray, first: int) -> None:
+        """Take rows of a block, each with its key; those that would be dropped are not copied."""
+        arrow = load_pyarrow()
+        worth = np.flatnonzero(keys < (self.keys.max() if len(self.keys) >= self.wanted else 1.0))
+        self.keys = np.concatenate([self.keys, keys[worth]])
+        self.numbers = np.concatenate([self.numbers, worth + first])
+        some = table.take(arrow.array(worth))
+        self.table = some if self.table is None else _joined([self.table, some])
+        if len(self.keys) > self.wanted:
+            chosen = np.sort(np.argsort(self.keys, kind="stable")[: self.wanted])
+            self.keys, self.numbers = self.keys[chosen], self.numbers[chosen]
+            self.table = self.table.take(arrow.array(chosen)).combine_chunks()
+
+
+@dataclass
+class _Rare:
+    """Rows with something that a sample might miss."""
+
+    tables: list[Any] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+
+    def add(self, table: Any, rows: np.ndarray, first: int) -> None:
+        """Take some rows of a block."""
+        if len(rows):
+            self.tables.append(table.take(load_pyarrow().array(rows)))
+            self.numbers += (rows + first).tolist()
+
+    def beside(self, kept: _Sample) -> Any:
+        """A sample with those of these rows that it lacks, all in their order."""
+        if not self.tables:
+            return kept.table
+        arrow = load_pyarrow()
+        missed = ~np.isin(self.numbers, kept.numbers)
+        whole = _joined(self.tables).take(arrow.array(np.flatnonzero(missed)))
+        numbers = np.concatenate([kept.numbers, np.array(self.numbers)[missed]])
+        order = np.argsort(numbers, kind="stable")
+        return _joined([kept.table, whole]).take(arrow.array(order))
 
 
 def _news(seen: _Seen, column: Any) -> list[int]:
@@ -226,13 +249,19 @@ def _place(column: Any, value: Any) -> int:
 
 
 def _counts(seen: _Seen, rows: int, sample: Any) -> bool:
-    whole = isinstance(seen.low, int) or (isinstance(seen.low, float) and seen.low.is_integer())
-    if not whole or isinstance(seen.low, bool) or seen.gap or rows < 2:
+    """Whether whole numbers go on evenly from row to row: each has one of its own."""
+    if not _is_whole(seen.low) or seen.gap or rows < 2:
         return False
     step, rest = divmod(int(seen.high) - int(seen.low), rows - 1)
     if rest or not step or len(sample.unique()) < len(sample):
         return False
     return step == 1 or not ((np.asarray(sample) - seen.low) % step).any()
+
+
+def _is_whole(number: Any) -> bool:
+    if isinstance(number, bool):
+        return False
+    return isinstance(number, int) or (isinstance(number, float) and number.is_integer())
 
 
 def _joined(tables: list[Any]) -> Any:
@@ -280,9 +309,7 @@ class TableData(NamedTuple):
         """
         encoded = schema.encode(frame, name=frame.name, extra=True)
         if layout is None:
-            same = find_twins(schema, encoded) if whole else ()
-            equal = find_links(schema, frame, encoded.codes, [b for _, b in same])
-            layout = TableLayout.found(schema, encoded, equal, same)
+            layout = TableLayout.found(schema, frame, encoded, whole=whole)
             schema, encoded, layout = with_codes(schema, frame, encoded, layout)
         return cls(frame, schema, encoded, layout)
 
@@ -325,13 +352,15 @@ class TableData(NamedTuple):
     @property
     def linked(self) -> EncodedTable:
         """Rows with the codes of the links."""
-        return with_link_codes(self.schema, self.layout.links, self.frame, self.encoded)
+        return self.layout.with_flags(self.schema, self.frame, self.encoded)
 
     def link_notes(self) -> list[str]:
-        """What is said about columns that are always or often equal."""
-        codes = self.linked.codes[:, self.layout.table_columns :]
+        """What is said about columns that are always or often equal, or follow from others."""
+        links, exact = self.layout.links, self.layout.exact
+        codes = self.linked.codes[:, self.layout.columns - len(links) :]
+        told = [] if exact is None else [f"{line}." for line in exact.descriptions()]
         return [*twin_notes(self.schema, self.layout.twins),
-                *link_notes(self.schema, self.layout.links, codes)]  # fmt: skip
+                *link_notes(self.schema, links, codes), *told]  # fmt: skip
 
 
 def form_of(source: str) -> str:
@@ -362,18 +391,10 @@ def keep_frame(frame: Frame, path: Path) -> None:
 
 def fingerprint(encoded: EncodedTable) -> str:
     """What tells whether a table has changed."""
-    digest = hashlib.sha256(str(encoded.codes.shape).encode())
-    for part in (encoded.codes, encoded.values):
-        digest.update(np.ascontiguousarray(part).tobytes())
-    return digest.hexdigest()[:16]
+    return digest_of((str(encoded.codes.shape), encoded.codes, encoded.values))
 
 
 ROWS, SOME = "rows.bin", "some-rows.parquet"  # all rows, encoded, and those that are judged
-JUDGED = 20_000  # training rows of the report
-BYTES_OF_A_CELL = 48  # in memory: as read, as codes and scores, as tensors
-BYTES_OF_TEXT = 8  # in memory, for each byte of a text file
-PACKED = 4
-SHARE = 0.5  # of the free memory that a table may need
 
 
 class LargeTable(NamedTuple):
@@ -405,14 +426,14 @@ def free_memory() -> int:
     return max(0, min(found, default=2**62))
 
 
-def is_large(source: str | Path, reading: Reading) -> str | None:
+def is_large(source: str | Path, reading: Reading, share: float = 0.5) -> str | None:
     """Why a table is trained from a file, as a sentence; None if memory holds it."""
     try:
         needed = _needed(str(source), reading)
     except TableError:
         return None  # refused where it is read
     free = free_memory()
-    if needed <= SHARE * free:
+    if needed <= share * free:
         return None
     return (
         f"{Path(source).name} is read in blocks and trained from disk: in memory it may need "
@@ -421,7 +442,13 @@ def is_large(source: str | Path, reading: Reading) -> str | None:
     )
 
 
-def _needed(source: str, reading: Reading) -> int:
+def _needed(
+    source: str,
+    reading: Reading,
+    packed_times: int = 4,
+    bytes_of_a_cell: int = 48,
+    bytes_of_text: int = 8,
+) -> int:
     total = 0
     for address in expand([source]):
         suffix, packed = kind_of_file(address)
@@ -431,9 +458,9 @@ def _needed(source: str, reading: Reading) -> int:
             with parquet_errors(address):
                 told = parquet.read_metadata(address)
             columns = len(reading.columns or ()) or told.num_columns
-            total += told.num_rows * columns * BYTES_OF_A_CELL
+            total += told.num_rows * columns * bytes_of_a_cell
         elif suffix in TEXT:
-            total += size_of(address) * BYTES_OF_TEXT * (PACKED if packed else 1)
+            total += size_of(address) * bytes_of_text * (packed_times if packed else 1)
     return total
 
 
@@ -517,11 +544,11 @@ def _with_patterns(schema: Schema, patterns: Mapping[str, KeyPattern]) -> Schema
     return replace(schema, columns=tuple(columns))
 
 
-def _judged(rows: int, settings: TableModelSettings) -> np.ndarray:
+def _judged(rows: int, settings: TableModelSettings, most: int = 20_000) -> np.ndarray:
     """Numbers of the rows held out and of some others, in their order."""
     held, _ = table_split(rows, settings)
     generator = np.random.default_rng(settings.seed)
-    others = generator.choice(rows, min(rows, JUDGED), replace=False)
+    others = generator.choice(rows, min(rows, most), replace=False)
     return np.unique(np.concatenate([held.numpy(), others]))
 
 
@@ -539,7 +566,7 @@ def _encoded(table: LargeTable, sample: TableData, frame: Frame) -> Any:
             f"{error} The table is read in blocks, and a rare value was missed when the column "
             "kinds were detected; exclude the column (--exclude), or give its kind (--kind)."
         ) from None
-    return with_link_codes(sample.schema, sample.layout.links, frame, encoded)
+    return sample.layout.with_flags(sample.schema, frame, encoded)
 
 
 def _form(files: Files) -> Any:

@@ -1,0 +1,184 @@
+"""Columns that follow from others: found, said, and kept in samples and in gaps."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from benchmarks.planted_tables import NULLS, PLANTED, null_table, planted_table
+
+import kermix as km
+from internals import ExactRelations, RawColumns, Relation, find_relations
+from kermix.errors import InconsistentGivenWarning
+
+TINY = {"width": 32, "blocks": 1, "steps": 150, "device": "cpu", "random_state": 0}
+
+
+def lines(table):
+    schema = km.Schema.infer(table)
+    found = find_relations(schema, schema.encode(table))
+    return [relation.description(RawColumns(schema)) for relation in found]
+
+
+def mixed(column, share, random):
+    broken = random.random(len(column)) < share
+    column = np.array(column, copy=True)
+    column[broken] = random.permutation(column)[broken]
+    return column
+
+
+def shop(rows=1200, seed=0):
+    """A sum, a product with exceptions, a table of values, an order and equal steps."""
+    random = np.random.default_rng(seed)
+    city = random.integers(0, 12, rows)
+    first = random.integers(1900, 2000, rows)
+    table = {
+        "total": np.zeros(rows),
+        "men": random.poisson(30, rows), "women": random.poisson(20, rows),
+        "price": random.lognormal(3, 0.7, rows).round(2), "count": random.integers(1, 50, rows),
+        "city": np.array([f"city {k}" for k in range(12)])[city],
+        "country": np.array(list("abcd"))[city % 4],
+        "built": first, "rebuilt": first + random.exponential(15, rows).astype(int),
+        "dose": 25 * random.poisson(20, rows),
+    }  # fmt: skip
+    table["total"] = table["men"] + table["women"]
+    table["amount"] = mixed((table["price"] * table["count"]).round(2), 0.05, random)
+    return pd.DataFrame(table)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return km.TableModel(**TINY).fit(shop())
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_planted_is_found_and_nothing_else(kind, seed):
+    planted = planted_table(kind, 800, (0.0, 0.02, 0.05)[seed], (0.0, 0.1)[seed % 2], seed + 100)
+    schema = km.Schema.infer(planted.columns)
+    names = [column.name for column in schema.modelled]
+    found = find_relations(schema, schema.encode(planted.columns))
+    about = [frozenset(names[k] for k in relation.places) for relation in found]
+    assert planted.about in about
+    assert all(one <= planted.about for one in about)
+
+
+@pytest.mark.parametrize("kind", NULLS)
+def test_nothing_is_found_where_nothing_is(kind):
+    for seed in range(3):
+        assert lines(null_table(kind, 600, (0.0, 0.1)[seed % 2], seed + 100)) == []
+
+
+def test_rounded_ratios_are_told_from_the_finer_to_the_coarser_column():
+    random = np.random.default_rng(0)
+    v = random.lognormal(6, 1, 2000).round(2)
+    d = (1 + random.lognormal(2, 0.8, 2000)).round(2)
+    found = lines({"l": (1 / d).round(2), "d": d, "b": (v / 3000).round(2), "v": v})
+    assert found == ["l = 1 / d, in all rows", "b = v / 3000, in all rows"]
+
+
+def test_whole_rows_of_few_or_equal_values_are_no_relations():
+    ones = {"a": np.ones(500), "b": np.r_[np.ones(499), 2], "c": np.arange(500) % 2}
+    assert lines(ones) == []
+    assert lines({name: cells[:40] for name, cells in shop().items()}) == []
+
+
+def test_relations_are_read_again_as_they_were_written():
+    schema = km.Schema.infer(shop())
+    encoded = schema.encode(shop())
+    names = [column.name for column in schema.modelled]
+    found = find_relations(schema, encoded)
+    again = [Relation.from_dict(relation.to_dict(names), names) for relation in found]
+    first, second = (ExactRelations(schema, some) for some in (found, again))
+    assert first.descriptions() == second.descriptions()
+    assert (first.flags(encoded) == second.flags(encoded)).all()
+
+
+def test_every_relation_has_a_line(model):
+    told = {line.split(",")[0]: line for line in model.relations}
+    assert set(told) == {
+        "total = men + women", "amount = price * count", "country follows from city",
+        "rebuilt is at least built", "dose is a multiple of 25",
+    }  # fmt: skip
+    assert told["total = men + women"].endswith("in all rows")
+    assert "in 95" in told["amount = price * count"]
+
+
+def kept(table):
+    exact = np.abs(table["price"] * table["count"] - table["amount"]) < 0.006
+    city = table["city"].str.removeprefix("city ").astype(int)
+    country = np.array(list("abcd"))[city % 4] == table["country"]
+    return {
+        "sum": (table["men"] + table["women"] == table["total"]).mean(),
+        "product": exact.mean(),
+        "lookup": country.mean(),
+        "order": (table["rebuilt"] >= table["built"]).mean(),
+        "steps": (table["dose"] % 25 == 0).mean(),
+    }
+
+
+def test_samples_keep_them_as_often_as_the_table(model):
+    wanted, found = kept(shop()), kept(model.sample(3000, random_state=0))
+    for name in wanted:
+        assert found[name] == pytest.approx(wanted[name], abs=0.02 if name == "product" else 0.0)
+
+
+@pytest.mark.parametrize(
+    "given", [{"total": 60}, {"amount": 512.4}, {"country": "c"}, {"rebuilt": 1950}, {"men": 31}]
+)
+@pytest.mark.filterwarnings("ignore::kermix.errors.InconsistentGivenWarning")
+def test_what_follows_may_be_given(model, given):
+    drawn = model.sample(300, given=given, random_state=1)
+    assert all((drawn[name] == value).all() for name, value in given.items())
+    for name, share in kept(drawn).items():
+        assert share >= (0.85 if name == "product" else 0.995), name
+
+
+def test_an_inconsistent_row_stays_and_is_said(model):
+    with pytest.warns(
+        InconsistentGivenWarning, match=r"total = men \+ women, in all rows .* 40 of"
+    ):
+        drawn = model.sample(40, given={"total": 60, "men": 30, "women": 31}, random_state=1)
+    assert (drawn["total"] == 60).all()
+    assert (drawn["women"] == 31).all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.sample(40, given={"total": 61, "men": 30, "women": 31}, random_state=1)
+
+
+def test_gaps_are_filled_by_them(model):
+    table = shop(200, seed=1).astype({"total": float, "men": float})
+    gaps = table.copy()
+    gaps.loc[::2, "total"] = np.nan
+    gaps.loc[1::2, "country"] = None
+    for filled in (model.impute(gaps), model.impute(gaps, draws=1, random_state=0)[0]):
+        assert (filled["total"] == table["total"]).all()
+        assert (filled["country"] == table["country"]).all()
+
+
+def test_gaps_of_the_table_are_drawn_as_often():
+    random = np.random.default_rng(3)
+    table = shop().astype(object).mask(random.random((1200, 11)) < 0.1).infer_objects()
+    model = km.TableModel(**TINY).fit(table)
+    assert "total = men + women, in all rows" in model.relations
+    drawn = model.sample(2000, random_state=0)
+    whole = drawn[["total", "men", "women"]].dropna()
+    assert (whole["men"] + whole["women"] == whole["total"]).all()
+    assert drawn["total"].isna().mean() == pytest.approx(0.1, abs=0.05)
+
+
+def test_densities_are_finite_also_where_a_relation_is_broken(model):
+    table = shop(50, seed=2)
+    table.loc[7, "total"] += 1
+    found = model.score_samples(table)
+    assert np.isfinite(found).all()
+    assert found[7] < np.median(found)
+
+
+def test_saved_with_the_model(model, tmp_path):
+    model.save(tmp_path / "m.safetensors")
+    again = km.TableModel.load(tmp_path / "m.safetensors")
+    assert again.relations == model.relations
+    pd.testing.assert_frame_equal(
+        again.sample(50, random_state=3), model.sample(50, random_state=3)
+    )
