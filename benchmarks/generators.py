@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from kermix.errors import MissingExtraError
 
-__all__ = ["METHODS", "Job"]
+__all__ = ["METHODS", "Job", "imported"]
 
 SETTINGS = {
     "cuda": {"width": 512, "blocks": 4, "steps": 12_000, "learning_rate": 3e-4, "average": 500,

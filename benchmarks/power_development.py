@@ -19,7 +19,7 @@ from torch import Generator, Tensor
 
 from benchmarks.power_problems import Pair, Problem
 
-__all__ = ["development_problems"]
+__all__ = ["development_problems", "one_of_clusters", "waves"]
 
 # Tables, how many of their classes one side lacks, and rows of a side.
 LACKING = (("penbased", 1, 100), ("texture", 1, 300), ("letter", 5, 300))
@@ -34,10 +34,10 @@ def development_problems(tables: Path | None = None) -> Iterator[Problem]:
         ("disc", 2, 11.0, 0.9),
         ("disc", 3, 4.0, 1.0),
     ):
-        draw = partial(_waves, base, d, frequency, depth)
+        draw = partial(waves, base, d, frequency, depth)
         yield _named(f"waves {frequency:g} on a {base} d={d}", 500, draw)
     for clusters, d, sd in ((6, 2, 0.6), (3, 5, 0.82), (9, 2, 2.0), (2, 1, 0.77), (5, 3, 1.4)):
-        draw = partial(_one_of_clusters, 500, clusters, d, sd)
+        draw = partial(one_of_clusters, 500, clusters, d, sd)
         yield _named(f"one of {clusters} clusters d={d} sd={sd}", 500, draw)
     yield _named("7 clusters turned", 200, partial(_turned, 200))
     for kind in ("shift of one column", "scale", "tails", "dependence"):
@@ -54,7 +54,7 @@ def _named(name: str, n: int, draw: Callable[[Generator], Pair]) -> Problem:
     return Problem(f"development: {name}", f"n=m={n}", draw)
 
 
-def _waves(base: str, d: int, frequency: float, depth: float, generator: Generator) -> Pair:
+def waves(base: str, d: int, frequency: float, depth: float, generator: Generator) -> Pair:
     """One side has a density with waves along all axes, with phases of its own."""
     phases = 2 * math.pi * torch.rand(d, generator=generator)
 
@@ -85,7 +85,8 @@ def _clusters(n: int, count: int, d: int, generator: Generator) -> tuple[Tensor,
     return centres, state
 
 
-def _one_of_clusters(n: int, count: int, d: int, sd: float, generator: Generator) -> Pair:
+def one_of_clusters(n: int, count: int, d: int, sd: float, generator: Generator) -> Pair:
+    """Of the second side, the rows of one cluster have another spread."""
     sides = []
     for other in (1.0, sd):
         centres, state = _clusters(n, count, d, generator)

@@ -38,6 +38,7 @@ class Columns:
 
     codes: int = 0  # the last ones are categories
     gaps: int = 0  # the first ones are missing in some rows
+    constant: int = 0  # the first ones, which have one value
 
 
 def verdict(columns: Columns | None = None) -> Any:
@@ -68,13 +69,14 @@ def _encoded(
     rows: Tensor, columns: Columns, seed: int
 ) -> tuple[Tensor, tuple[ColumnPlace, ...] | None, Layout | None]:
     """Rows of numbers and codes, as those of a typed table: numbers, categories, marks of gaps."""
+    rows = rows.clone()
+    rows[:, : columns.constant] = 1.5
     if not columns.codes and not columns.gaps:
         return rows, None, None
     d = rows.shape[1]
     # Not the seed of the test: its labellings would be made of the numbers that made the marks.
     generator = torch.Generator().manual_seed(seed + 10**9)
     marks = torch.rand(len(rows), columns.gaps, generator=generator) < GAPS
-    rows = rows.clone()
     rows[:, : columns.gaps][marks] = 0.0
     numbers = d - columns.codes
     places = tuple(
@@ -123,6 +125,10 @@ CELLS = (
     _cell("100 v 120, numbers and categories", (100, 120), 6, source="four numbers and two codes",
           columns=Columns(codes=2)),
     _cell("100 v 120, gaps", (100, 120), 4, columns=Columns(gaps=2)),
+    _cell("1000 v 30, Cauchy", (1000, 30), 4, source="Cauchy"),
+    _cell("30 v 300, one category", (30, 300), 1, source="integers 0 to 3",
+          columns=Columns(codes=1), why=TIES),
+    _cell("40 v 50, 9 of 10 columns constant", (40, 50), 10, columns=Columns(constant=9)),
     _cell("30 v 40, groups", (30, 40), 3, groups="of 1 to 9"),
     _cell("60 v 80, weights", (60, 80), 3, weights="drawn"),
     _cell("2000 v 2000, rows", (2000, 2000), 3, budget=1500, repetitions=400),

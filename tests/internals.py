@@ -403,6 +403,7 @@ if TYPE_CHECKING:
     from kermix.two_sample.aggregate import aggregate_rows
     from kermix.two_sample.classifier_test import auc, tell_apart
     from kermix.two_sample.column_scores import (
+        FEWEST_ROWS,
         ColumnPlace,
         ColumnScores,
         ColumnsScores,
@@ -435,7 +436,7 @@ if TYPE_CHECKING:
         standard_error,
     )
     from kermix.two_sample.kernel_family import Kernels, KernelStatistics
-    from kermix.two_sample.mean_test import FEWEST_ROWS, mean_test
+    from kermix.two_sample.mean_test import mean_test
     from kermix.two_sample.permutation import (
         Blocks,
         ExchangeableUnits,

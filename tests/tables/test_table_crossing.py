@@ -110,9 +110,8 @@ def gradients(task):
     """Of each member, by a batch of all rows."""
     rows = torch.arange(task._rows.rows)
     asked = task._questions(len(rows), torch.Generator().manual_seed(0))
-    task._masks = None
     task.model.zero_grad()
-    task.loss(task.model, (rows, asked), 0).backward()
+    task.loss(task.model, (rows, asked, ()), 0).backward()
     main = {n: p for n, p in task.model.named_parameters() if not n.startswith("others")}
     everyone = [main.values(), *(other.parameters() for other in task.model.others)]
     return [torch.cat([p.grad.flatten() for p in own]) for own in everyone]

@@ -303,7 +303,8 @@ def test_scores_of_many_columns_are_those_of_each():
         column = ColumnScores.of(place, units.reference, units.reference_shares)
         assert_close(scores[k](rows), column(rows))
         squares = (units.signed @ column(units.rows)).square().mT
-        wanted = mean_evidence(evidence(column.statistics(squares)))
+        table = evidence(column.statistics(squares))
+        wanted = mean_evidence(table, column.weights(len(table)))
         assert_close(single[k], wanted, atol=1e-9, rtol=1e-9)
         if place.name in counted:
             wanted = mean_evidence(evidence(column.counts(squares)))
@@ -316,10 +317,10 @@ def test_scores_of_many_columns_are_those_of_each():
 def test_products_beyond_single_columns():
     rows = normal(200, 2, seed=7)
     shares = torch.full((200,), 1 / 200).double()
-    columns = [ColumnScores.of(p, rows, shares) for p in places_of_names(["a", "b"])]
+    columns = ColumnsScores(places_of_names(["a", "b"]), rows, shares)
     pair = PairScores(columns, [(0, 1)])
     left = pair.beyond(pair(rows), pair(rows), shares)[:, 0]
-    main = torch.cat([c(rows)[:, :4] for c in columns], 1)
+    main = torch.cat([columns[k](rows)[:, :4] for k in range(2)], 1)
     assert (left.mT @ (main - main.mean(0))).abs().max() / 200 < 1e-6
     assert_close(left.square().mean(0), torch.ones(4).double(), atol=1e-6, rtol=0)
 
@@ -390,17 +391,41 @@ def test_corrected_pvalues_by_a_loop():
     assert order == table[:, 0].argsort(descending=True).tolist()
 
 
+def test_constants_take_nothing_from_the_evidence_of_others():
+    generator = torch.Generator().manual_seed(1)
+    found = evidence(torch.rand(3, 50, generator=generator, dtype=torch.float64))
+    constant = evidence(torch.ones(7, 50).double())
+    assert_close(mean_evidence(torch.cat([found, constant])), mean_evidence(found))
+    assert_close(mean_evidence(constant), constant[0])
+    harmonic = len(found) / found.exp().sum(0)
+    assert_close(mean_evidence(found), -harmonic.log())
+
+
+def test_a_column_that_moved_is_found_among_constant_ones():
+    pooled = torch.zeros(60, 40, dtype=torch.float64)
+    pooled[:, 3] = normal(60, 1, seed=3)[:, 0]
+    alone, among = pooled[:, [3]].clone(), pooled.clone()
+    for rows in (alone, among):
+        rows[30:, -1 if rows.shape[1] == 1 else 3] += 0.6
+    columns = [
+        next(s for s in aggregate_rows(rows, 30, permutations=199).statistics
+             if s.name == "single columns").pvalue
+        for rows in (alone, among)
+    ]  # fmt: skip
+    assert columns[0] == columns[1]
+
+
 def test_evidence_is_on_one_scale():
     generator = torch.Generator().manual_seed(0)
     wide = torch.randn(40, 4000, generator=generator, dtype=torch.float64).square()
     statistics = torch.stack([wide[0], wide.sum(0), 1e6 * wide[1]])
     found = evidence(statistics)
-    scores = found.sign() * (2 * found.abs()).sqrt()
+    scores = -torch.special.ndtri((-found).exp())
     assert_close(scores.mean(1), torch.zeros(3).double(), atol=1e-9, rtol=0)
     # The upper hundredth of one square and of a sum of forty are about as far out.
     far = scores.quantile(0.99, 1)
     assert ((far - stats.norm.ppf(0.99)).abs() < 0.25).all()
-    assert evidence(torch.ones(1, 9)).abs().max() == 0
+    assert_close(evidence(torch.ones(1, 9)), torch.full((1, 9), math.log(2)))
     assert (
         round_to_significant(torch.tensor([1.0, 1.0 + 1e-13, 2.0]).double()).unique().numel() == 2
     )

@@ -7,13 +7,15 @@ p-value is exact, however many statistics are looked at.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from typing import TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
-from kermix.checks import check_count
+from kermix.checks import check_count, with_options
 from kermix.errors import OptionError
 from kermix.kernels.distances import Layout
 from kermix.two_sample.column_scores import (
@@ -37,6 +39,7 @@ from kermix.two_sample.permutation import (
     PERMUTATIONS,
     ExchangeableUnits,
     PermutationTest,
+    RankedRow,
     Statistic,
     StatisticValues,
     corrected_pvalues,
@@ -48,6 +51,7 @@ from kermix.two_sample.permutation import (
 )
 
 __all__ = [
+    "TOGETHER",
     "AggregateTest",
     "ColumnTest",
     "FamilyStatistic",
@@ -59,12 +63,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class FamilyStatistic:
-    """One statistic of the family.
+    r"""One statistic of the family.
 
     Attributes:
         name: Which kernel of which columns, or which columns.
-        statistic: Its evidence, $z |z| / 2$, with `z` in standard deviations above its mean
-            over all labellings, after a cube root that makes it nearly normal.
+        statistic: Its evidence, $-\log(1 - \Phi(z))$, with `z` in standard deviations above its
+            mean over all labellings, after a cube root that makes it nearly normal.
         pvalue: Of this statistic by itself, right only if it alone had been looked at.
         corrected: The same, with all statistics of the family looked at.
     """
@@ -151,80 +155,76 @@ class AggregateTest:
 
 # Reasoned, no record.
 ROWS_UP_TO = 4000  # of both sides; of more, blocks change sides
-ROWS_WITH_GROUPS_UP_TO = 20_000
 FAMILY: tuple[Kernels, ...] = (
     Kernels("Gaussian", "as given", 5),
     Kernels("Gaussian", "standardized", 5),
     Kernels("Laplace", "normal scores", 3),
 )
 MIXED_FAMILY = (Kernels("Gaussian", "as given", 5), Kernels("Laplace", "as given", 3))
-ONE_SCALE = 1.25  # largest ratio of the spreads of columns
-# Chosen on the development problems of `python -m benchmarks.power --cases development`.
-HEAVY = 6.0  # kurtosis
-# Reasoned, no record.
 COARSE_RIDGE, RIDGES_OF_A_ROW, SMALLEST_RIDGE = 0.1, (5.0, 0.5), 1e-5
-# Weights of the parts of the family, chosen by `python -m benchmarks blind-spots` on the problems
-# of its development, so that no part costs another much; that of columns is for very many of them,
-# and twice as large for one, which kernels and depths see in their own ways.
+# How much of the level each part has, with one column and with very many, chosen on the
+# development problems of `python -m benchmarks blind-spots` and of `benchmarks.power_development`
+# so that no part costs another much: fine shapes matter in few columns, depths of rows in many.
 SHARES = {
-    MEANS: 0.27,
-    SECOND_MOMENTS: 0.06,
-    "columns": 0.32,
-    "values": 0.13,
-    "pairs": 0.07,
-    DEPTHS: 0.15,
+    MEANS: (0.40, 0.18),
+    SECOND_MOMENTS: (0.11, 0.08),
+    "columns": (0.46, 0.36),
+    "values": (0.15, 0.25),
+    "pairs": (0.09, 0.10),
+    DEPTHS: (0.03, 0.28),
 }
-TOGETHER = {
+KERNELS = (MEANS, SECOND_MOMENTS)
+TOGETHER: dict[Hashable, str] = {
+    KERNELS: "kernels of all columns",
     "columns": "single columns",
     "values": "single values of columns",
     "pairs": "pairs of columns",
     DEPTHS: "depths of rows",
 }
-# A convention.
-POWER = 0.8
 # How much larger a shift the whole family needs than a corrected z-test of each column does,
 # measured (results/bench/detectable-cpu2.json) and rounded up.
 SHIFT_OF_THE_FAMILY, SHIFT_OF_FEW_ROWS = 1.2, 3.0
 
 
+class AggregateOptions(TypedDict, total=False):
+    """What rarely needs to be said of the test."""
+
+    places: Sequence[ColumnPlace] | None
+    level: float
+    groups: tuple[Tensor, Tensor] | None
+    weights: Tensor | None  # (n + m,)
+
+
 @torch.no_grad()
+@with_options(AggregateOptions, places=None, level=0.05, groups=None, weights=None)
 def aggregate_rows(
     pooled: Tensor,  # (n + m, d)
     n: int,
     *,
-    places: Sequence[ColumnPlace] | None = None,
     layout: Layout | None = None,
     permutations: int = PERMUTATIONS,
     seed: int | torch.Generator = 0,
-    level: float = 0.05,
-    groups: tuple[Tensor, Tensor] | None = None,
-    weights: Tensor | None = None,  # (n + m,)
+    **options: Unpack[AggregateOptions],
 ) -> AggregateTest:
     """The test of encoded rows, those of the first sample first.
 
     Args:
         pooled: Numbers as they are, or mixed rows.
         n: How many rows are of the first sample.
-        places: The columns, and where the rows hold them; by default one each, named x0, x1, ...
         layout: Which columns of the rows are codes, if any; see `kermix.kernels.gaussian`.
         permutations: How many random labellings.
         seed: Of the labellings.
+        places: The columns, and where the rows hold them; by default one each, named x0, x1, ...
         level: Of the verdict.
         groups: Groups of the rows of both samples, which change sides as a whole.
         weights: Weights of all rows on one scale; a row keeps its weight on either side.
     """
+    level, groups, weights = options["level"], options["groups"], options["weights"]
     check_count("permutations", permutations)
     if not 0 < level < 1:
         raise OptionError(f"level={level!r} must be between 0 and 1, such as 0.05.")
-    if (groups is not None or weights is not None) and len(pooled) > ROWS_WITH_GROUPS_UP_TO:
-        raise OptionError(
-            f"{len(pooled)} rows with {'weights' if groups is None else 'groups'}: the "
-            f"aggregate test takes up to {ROWS_WITH_GROUPS_UP_TO} of these; use a subset of "
-            "the rows, or name a cost."
-        )
-    if places is None:
-        names = [f"x{k}" for k in range(pooled.shape[1])]
-        places = places_of_names(names, 0 if layout is None else layout.codes)
+    _check_size(len(pooled), groups, weights)
+    places = _places(pooled, layout) if options["places"] is None else options["places"]
     generator, pooled = own_generator(seed), pooled.double()
     units = ExchangeableUnits.of(
         pooled, n, permutations, generator, groups=groups, weights=weights, rows_up_to=ROWS_UP_TO
@@ -234,23 +234,22 @@ def aggregate_rows(
     parts = _values_of_parts(units, scores, pairs, layout)
     test = _combined(parts, len(places))
     double = _ranked(parts["pairs"])
-    if any(corrected <= level for *_, corrected in double):
+    if any(pair.corrected <= level for pair in double):
         # The exact test says of such pairs that they differ; this one, that not only columns do.
         beyond = dependence_pvalues(
             pooled, n, places, pairs, permutations, generator, groups=groups, weights=weights
         ).tolist()
-        double = [(k, s, p, max(c, beyond[k])) for k, s, p, c in double]
-        double.sort(key=lambda pair: pair[3])
-    names = [place.name for place in places]
+        double = sorted(
+            (p._replace(corrected=max(p.corrected, beyond[p.row])) for p in double),
+            key=lambda p: p.corrected,
+        )
     sizes = n, len(pooled) - n
     return AggregateTest(
         pvalue=test.pvalue,
         level=float(level),
         statistics=_most_significant_first(test),
-        columns=tuple(ColumnTest(names[k], *rest) for k, *rest in _ranked(parts["columns"])),
-        pairs=tuple(
-            PairTest((names[pairs[k][0]], names[pairs[k][1]]), *rest) for k, *rest in double
-        ),
+        columns=tuple(ColumnTest(places[k].name, *rest) for k, *rest in _ranked(parts["columns"])),
+        pairs=tuple(PairTest(_names(places, pairs[k]), *rest) for k, *rest in double),
         permutations=len(test.total) - 1,
         rows_used=units.used,
         smallest_pvalue=smallest_pvalue(*sizes, permutations, groups),
@@ -260,6 +259,29 @@ def aggregate_rows(
         statistic=float(test.total[0]),
         null=test.total[1:],
     )
+
+
+def _check_size(
+    rows: int,
+    groups: tuple[Tensor, Tensor] | None,
+    weights: Tensor | None,
+    up_to: int = 20_000,  # reasoned, no record
+) -> None:
+    """Refuse more rows than can change sides one by one where blocks of rows cannot."""
+    if (groups is not None or weights is not None) and rows > up_to:
+        raise OptionError(
+            f"{rows} rows with {'weights' if groups is None else 'groups'}: the aggregate test "
+            f"takes up to {up_to} of these; use a subset of the rows, or name a cost."
+        )
+
+
+def _places(pooled: Tensor, layout: Layout | None) -> tuple[ColumnPlace, ...]:
+    names = [f"x{k}" for k in range(pooled.shape[1])]
+    return places_of_names(names, 0 if layout is None else layout.codes)
+
+
+def _names(places: Sequence[ColumnPlace], pair: tuple[int, int]) -> tuple[str, str]:
+    return places[pair[0]].name, places[pair[1]].name
 
 
 def _values_of_parts(
@@ -294,28 +316,55 @@ def _most_significant_first(test: PermutationTest) -> tuple[FamilyStatistic, ...
 
 
 def _combined(parts: Mapping[str, Sequence[StatisticValues]], columns: int) -> PermutationTest:
-    """The whole family: statistics of kernels one by one, of each other part as one."""
-    tables = {part: torch.stack([v.values for v in some]) for part, some in parts.items() if some}
-    means = {part: mean_evidence(table) for part, table in tables.items()}
-    shares = {**SHARES, "columns": SHARES["columns"] * (1 + 1 / max(1, columns))}
-    total = torch.stack([math.log(shares[part]) + mean for part, mean in means.items()])
-    values = [
-        *(v for part in (MEANS, SECOND_MOMENTS) for v in parts[part]),
-        *(StatisticValues(TOGETHER[part], means[part]) for part in TOGETHER if part in means),
-    ]
+    """The whole family: statistics of kernels one by one, then those of each part as one."""
+    shares = shares_of_parts(columns)
+    means = {
+        part: mean_evidence(torch.stack([v.values for v in some]))
+        for part, some in parts.items() if some
+    }  # fmt: skip
+    weighed = {part: math.log(shares[part]) + mean for part, mean in means.items()}
+    together = _as_one([weighed[part] for part in KERNELS if part in weighed], KERNELS)
+    together += [v for part in means if part in TOGETHER for v in _as_one([means[part]], part)]
+    values = [*chain(*(parts[part] for part in KERNELS)), *together]
     table = round_to_significant(torch.stack([v.values for v in values]))
-    return PermutationTest(tuple(values), table, round_to_significant(total.logsumexp(0)))
+    total = torch.stack([*weighed.values()]).logsumexp(0)
+    return PermutationTest(tuple(values), table, round_to_significant(total))
 
 
-def _ranked(values: Sequence[StatisticValues]) -> list[tuple[int, float, float, float]]:
+def _as_one(evidence: Sequence[Tensor], part: Hashable) -> list[StatisticValues]:
+    """One statistic of what is of a part, or of several, if anything is."""
+    if not evidence:
+        return []
+    return [StatisticValues(TOGETHER[part], torch.stack([*evidence]).logsumexp(0))]
+
+
+def shares_of_parts(
+    columns: int,
+    half_way: int = 20,  # columns, between one and very many; chosen as the shares were
+) -> dict[str, float]:
+    """How much of the level each part has with so many columns."""
+    many = columns / (columns + half_way)
+    return {part: (1 - many) * one + many * most for part, (one, most) in SHARES.items()}
+
+
+def _ranked(values: Sequence[StatisticValues]) -> list[RankedRow]:
     return ranked_rows(torch.stack([v.values for v in values])) if values else []
 
 
-def _family(units: ExchangeableUnits) -> tuple[Kernels, ...]:
+def _family(
+    units: ExchangeableUnits,
+    one_scale: float = 1.25,  # reasoned, no record
+    heavy: float = 6.0,  # chosen on the problems of `benchmarks.power --cases development`
+) -> tuple[Kernels, ...]:
     """Kernels of numbers, and no more of them than the pooled rows call for.
 
     Where all columns are on one scale, that they are given on is left out; where none has heavy
     tails, normal scores.
+
+    Args:
+        units: With the pooled rows.
+        one_scale: Largest ratio of the spreads of columns that are on one scale.
+        heavy: Largest kurtosis of tails that are not heavy.
     """
     apart = units.reference - units.reference_shares @ units.reference
     largest = apart.abs().amax(0).clamp(min=torch.finfo(apart.dtype).tiny)
@@ -323,9 +372,9 @@ def _family(units: ExchangeableUnits) -> tuple[Kernels, ...]:
     variance, fourth = units.reference_shares @ squares, units.reference_shares @ squares.square()
     spread = variance.sqrt() * largest
     left_out = set()
-    if bool(spread.amax() <= ONE_SCALE * spread.amin()):
+    if bool(spread.amax() <= one_scale * spread.amin()):
         left_out.add("as given")
-    if bool((fourth <= HEAVY * variance.square()).all()):
+    if bool((fourth <= heavy * variance.square()).all()):
         left_out.add("normal scores")
     return tuple(f for f in FAMILY if f.scaling not in left_out)
 
@@ -346,8 +395,13 @@ def _leading(rows: int) -> tuple[int, int]:
     return round(math.sqrt(rows)), 2 * round(math.sqrt(rows))
 
 
-def shift_found(sizes: tuple[int, int], level: float, columns: int) -> float:
+def shift_found(
+    sizes: tuple[int, int],
+    level: float,
+    columns: int,
+    power: float = 0.8,  # a convention
+) -> float:
     """Of one of so many independent normal columns, found with a probability of at least 0.8."""
-    tails = torch.special.ndtri(torch.tensor([1 - level / (2 * max(1, columns)), POWER]).double())
+    tails = torch.special.ndtri(torch.tensor([1 - level / (2 * max(1, columns)), power]).double())
     factor = SHIFT_OF_THE_FAMILY + SHIFT_OF_FEW_ROWS / min(sizes)
     return factor * float(tails.sum()) * math.sqrt(1 / sizes[0] + 1 / sizes[1])

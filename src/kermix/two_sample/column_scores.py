@@ -36,6 +36,7 @@ from kermix.two_sample.permutation import (
 
 __all__ = [
     "AT_ONCE",
+    "FEWEST_ROWS",
     "ORDER",
     "ColumnPlace",
     "ColumnScores",
@@ -146,16 +147,15 @@ class MiddleRanks:
 
 # Reasoned, no record.
 NESTED = (1, 2, 4, 8)
-ORDER = NESTED[-1]
+ORDER = max(NESTED)
+# A shift is what columns are compared for most (results/bench/blind-spots-cpu16.json).
+NESTED_WEIGHTS = (4, 2, 1, 1)
 FEW_VALUES = 8  # a number with so few is looked at value by value
 FEWEST_ROWS = 10  # of a side
-VALUES_OF_CATEGORIES = 64
 FIRST = 2  # scores of a column that products are made of
-MAIN = 4  # scores of a column that predict products
 SMALLEST = 1e-12
 LEFT = 1e-6  # of a variance: what is below is rounding
 AT_ONCE = 64  # columns, or pairs of them, whose scores are found together
-MOST_PAIRS = 300
 ROWS_OF_DEPENDENCE = 10_000  # of a side
 
 
@@ -178,8 +178,14 @@ class ColumnScores:
     gap: float
 
     @classmethod
-    def of(cls, place: ColumnPlace, reference: Tensor, shares: Tensor) -> "ColumnScores":
-        """Ranks and shares from the reference rows."""
+    def of(
+        cls,
+        place: ColumnPlace,
+        reference: Tensor,
+        shares: Tensor,
+        most_values: int = 64,  # reasoned, no record
+    ) -> "ColumnScores":
+        """Ranks and shares from the reference rows, the latter of so many values."""
         gap = 0.0
         known = torch.ones(len(reference), dtype=torch.bool)
         if place.numbers is not None and place.codes is not None:
@@ -196,7 +202,7 @@ class ColumnScores:
         values, index = torch.unique(reference[known, at], return_inverse=True)
         weights = shares.new_zeros(len(values)).index_add_(0, index, weights)
         # By share and then by value: the order of rows has no part in it.
-        order = torch.argsort(weights, descending=True, stable=True)[:VALUES_OF_CATEGORIES]
+        order = torch.argsort(weights, descending=True, stable=True)[:most_values]
         if len(values) < 2:
             order = order[:0]
         return cls(place, None, values[order], weights[order].sqrt(), gap)
@@ -237,6 +243,12 @@ class ColumnScores:
         if self.gap > 0:
             found.append(squares[-1])
         return torch.stack(found) if found else squares.new_zeros(1, squares.shape[1])
+
+    def weights(self, count: int) -> Sequence[float]:
+        """Of so many statistics."""
+        if self.ranks is None:
+            return (1,) * count
+        return (*NESTED_WEIGHTS, 1)[:count]
 
     def counts(self, squares: Tensor) -> Tensor:  # (q, P) -> (k, P)
         """The share of each value alone, and of gaps: a value may be rare, new or gone."""
@@ -304,6 +316,11 @@ class RankedColumns:
     at: Tensor  # (C,)
     ranks: MiddleRanks
 
+    def some(self, places: list[int]) -> "RankedColumns":
+        """Those of some of the columns."""
+        at = torch.tensor([self.places.index(k) for k in places])
+        return RankedColumns(places, self.at[at], self.ranks.some(at))
+
     def __call__(self, rows: Tensor, order: int = ORDER) -> Tensor:  # (N, d) -> (N, C * order)
         """Scores of rows, those of one column side by side."""
         return legendre(2 * self.ranks(rows[:, self.at]) - 1, order).flatten(1)
@@ -350,6 +367,19 @@ class ColumnsScores(Sequence[ColumnScores]):
         """Columns that are not among those of many values."""
         return {k: s for k, s in self._known.items() if k not in self._ranked}
 
+    def leading(self, rows: Tensor, used: Sequence[int], count: int) -> Tensor:
+        """The first scores of some columns, and zeros where there are fewer: (N, used, count)."""
+        found = rows.new_empty(len(rows), len(used), count)
+        for columns in self.together:
+            at = [i for i, k in enumerate(used) if k in columns.places]
+            if at:
+                some = columns.some([used[i] for i in at])
+                found[:, at] = some(rows, count).unflatten(1, (len(at), count))
+        for i, k in enumerate(used):
+            if k not in self._ranked:
+                found[:, i] = _wide(self._known[k](rows), count)
+        return found
+
     def __len__(self) -> int:
         return len(self.places)
 
@@ -363,23 +393,31 @@ class ColumnsScores(Sequence[ColumnScores]):
 
 @dataclass(frozen=True)
 class PairScores:
-    """Products of the first scores of pairs of columns, less what single columns predict."""
+    """Products of the first scores of pairs of columns, less what single columns predict.
 
-    columns: Sequence[ColumnScores]
+    Attributes:
+        columns: Of which.
+        pairs: Places of both columns.
+        predictors: How many scores of each column predict products (reasoned, no record).
+    """
+
+    columns: "ColumnsScores"
     pairs: Sequence[tuple[int, int]]
-    width: int = FIRST * FIRST + 2 * MAIN
+    predictors: int = 4
+
+    @property
+    def width(self) -> int:
+        """Numbers for each pair."""
+        return FIRST * FIRST + 2 * self.predictors
 
     def __call__(self, rows: Tensor) -> Tensor:  # (N, d) -> (N, pairs * width)
         """For each pair the products, and then the single columns' scores."""
         used = sorted({k for pair in self.pairs for k in pair})
-        scores = {k: self.columns[k](rows) for k in used}
-        first = {k: _wide(s, FIRST) for k, s in scores.items()}
-        main = {k: _wide(s, MAIN) for k, s in scores.items()}
-        parts = []
-        for i, j in self.pairs:
-            products = (first[i][:, :, None] * first[j][:, None, :]).flatten(1)
-            parts.append(torch.cat([products, main[i], main[j]], 1))
-        return torch.stack(parts, 1).flatten(1)
+        scores = self.columns.leading(rows, used, self.predictors)
+        at = torch.searchsorted(torch.tensor(used), torch.tensor(self.pairs))
+        left, right = scores[:, at[:, 0]], scores[:, at[:, 1]]
+        products = left[..., :FIRST, None] * right[..., None, :FIRST]
+        return torch.cat([products.flatten(2), left, right], 2).flatten(1)
 
     def beyond(self, means: Tensor, known: Tensor, shares: Tensor) -> Tensor:
         """What is left of mean products (R, pairs * width): (R, pairs, products), of variance 1.
@@ -422,7 +460,8 @@ class ColumnStatistics:
         for columns in self.scores.together:
             means = units.means(columns, len(columns.places) * ORDER)
             squares = (units.signed @ means).square().mT.unflatten(0, (-1, ORDER))  # (C, q, P)
-            found[columns.places] = mean_evidence(evidence(nested_sums(squares.transpose(0, 1))))
+            nested = evidence(nested_sums(squares.transpose(0, 1)))
+            found[columns.places] = mean_evidence(nested, NESTED_WEIGHTS)
         alone = list(self.scores.alone.items())
         for start in range(0, len(alone), AT_ONCE):
             places, some = zip(*alone[start : start + AT_ONCE], strict=True)
@@ -434,7 +473,8 @@ class ColumnStatistics:
             means = units.means(together, max(1, sum(widths)))
             squares = (units.signed @ means).square().mT  # (q, P)
             for place, column, part in zip(places, some, squares.split(widths), strict=True):
-                found[place] = mean_evidence(evidence(column.statistics(part)))
+                table = evidence(column.statistics(part))
+                found[place] = mean_evidence(table, column.weights(len(table)))
                 if len(counts := column.counts(part)):
                     row = mean_evidence(evidence(counts))
                     yield StatisticValues(column.place.name, row, part="values")
@@ -442,11 +482,15 @@ class ColumnStatistics:
             yield StatisticValues(place.name, row, part="columns")
 
 
-def pairs_to_look_at(units: ExchangeableUnits, scores: ColumnsScores) -> list[tuple[int, int]]:
+def pairs_to_look_at(
+    units: ExchangeableUnits,
+    scores: ColumnsScores,
+    most: int = 300,  # reasoned, no record
+) -> list[tuple[int, int]]:
     """All pairs, or those whose ranks or codes depend most on each other in the pooled rows."""
     alone = {k: s for k, s in scores.alone.items() if s.informative}
     told = sorted([*alone, *(k for some in scores.together for k in some.places)])
-    if len(told) * (len(told) - 1) // 2 <= MOST_PAIRS:
+    if len(told) * (len(told) - 1) // 2 <= most:
         return list(combinations(told, 2))
     first = units.reference.new_empty(len(units.reference), len(scores))
     for columns in scores.together:
@@ -458,7 +502,7 @@ def pairs_to_look_at(units: ExchangeableUnits, scores: ColumnsScores) -> list[tu
         (first - units.reference_shares @ first) * units.reference_shares.sqrt()[:, None]
     ).float()
     products = (first.mT @ first).triu_(1).abs_()
-    best = products.flatten().topk(MOST_PAIRS).indices
+    best = products.flatten().topk(most).indices
     rows, columns_of = best // len(told), best % len(told)
     return sorted(
         (told[i], told[j]) for i, j in zip(rows.tolist(), columns_of.tolist(), strict=True)

@@ -5,7 +5,7 @@ Statistics of all permutations come from one pooled Gram matrix and a few matrix
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from kermix.checks import (
     check_samples,
     check_weights,
     rows_at_once,
+    with_options,
 )
 from kermix.errors import OptionError, ShapeError, WeightError
 from kermix.kernels.distances import Layout
@@ -60,8 +61,6 @@ TestCost: TypeAlias = KernelCost | Literal["energy"]
 Seed: TypeAlias = int | torch.Generator
 
 COSTS: tuple[TestCost, ...] = (*KERNEL_COSTS, "energy")
-# Reasoned, no record.
-DIVIDED = 1e-6
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,21 @@ class TwoSampleResult:
     aggregate: AggregateTest | None = None  # what the test without a cost found
 
 
+class CostTestOptions(TypedDict, total=False):
+    """What rarely needs to be said of a test."""
+
+    groups: tuple[Tensor, Tensor] | None
+    weights_x: Tensor | np.ndarray | None  # (N,)
+    weights_y: Tensor | np.ndarray | None  # (M,)
+    form: TestForm
+    ridge: float | Literal["auto"] | None
+    kernel: AnyKernel | Sequence[AnyKernel] | None
+    layout: Layout | None
+
+
 @torch.no_grad()
+@with_options(CostTestOptions, groups=None, weights_x=None, weights_y=None, form="local",
+              ridge="auto", kernel=None, layout=None)  # fmt: skip
 def two_sample_test(
     x: Tensor | np.ndarray,  # (N, d)
     y: Tensor | np.ndarray,  # (M, d)
@@ -96,13 +109,7 @@ def two_sample_test(
     permutations: int = 500,
     *,
     seed: Seed = 0,
-    groups: tuple[Tensor, Tensor] | None = None,
-    weights_x: Tensor | np.ndarray | None = None,  # (N,)
-    weights_y: Tensor | np.ndarray | None = None,  # (M,)
-    form: TestForm = "local",
-    ridge: float | Literal["auto"] | None = "auto",
-    kernel: AnyKernel | Sequence[AnyKernel] | None = None,
-    layout: Layout | None = None,
+    **options: Unpack[CostTestOptions],
 ) -> TwoSampleResult:
     r"""Permutation test of whether `x` and `y` come from the same distribution.
 
@@ -175,7 +182,9 @@ def two_sample_test(
     """
     x, y = as_numbers(x), as_numbers(y)
     _check_sets(x, y)
-    weights = _pooled_weights(x, y, weights_x, weights_y)
+    weights = _pooled_weights(x, y, options["weights_x"], options["weights_y"])
+    form, ridge, kernel = options["form"], options["ridge"], options["kernel"]
+    groups, layout = options["groups"], options["layout"]
     plain = (isinstance(variances, str), kernel, form, ridge) == (True, None, "local", "auto")
     if cost is None and plain:
         return _aggregate(x, y, permutations, seed, groups, weights, layout)
@@ -358,10 +367,13 @@ def _pooled_weights(
     return weights / weights.max()
 
 
-def _refuse_divided(parts: dict[str, Tensor]) -> None:
+def _refuse_divided(
+    parts: dict[str, Tensor],
+    within: float = 1e-6,  # a convention
+) -> None:
     """Refuse weights that were divided by their sum, on one side or both, or by their mean."""
     for what, of, needed in (("sum", torch.sum, any), ("mean", torch.mean, all)):
-        divided = [n for n, p in parts.items() if len(p) > 1 and abs(float(of(p)) - 1) < DIVIDED]
+        divided = [n for n, p in parts.items() if len(p) > 1 and abs(float(of(p)) - 1) < within]
         if needed(name in divided for name in parts):
             raise WeightError(
                 f"The {what} of {' and '.join(divided)} is 1: weights that were divided by their "
@@ -374,9 +386,6 @@ def _refuse_divided(parts: dict[str, Tensor]) -> None:
 DependenceForm: TypeAlias = Literal["trace", "logdet", "hsic"]
 
 FORMS = ("trace", "logdet", "hsic")
-# Conventions; as in kernel independent component analysis, a few hundredths serve.
-RIDGE = 0.01  # of the eigenvalues' sum over N
-ROWS_UP_TO = 5000  # for which the eigenvectors of N x N are found
 
 
 @dataclass(frozen=True)
@@ -404,7 +413,7 @@ def dependence(
     *,
     form: DependenceForm = "trace",
     v: tuple[float, float] | None = None,
-    ridge: float = RIDGE,
+    ridge: float = 0.01,
     permutations: int = 499,
     seed: int | torch.Generator = 0,
 ) -> Dependence:
@@ -429,7 +438,8 @@ def dependence(
         y: As many rows.
         form: Which measure.
         v: Kernel variances of x and of y; None takes half the median squared distance of each.
-        ridge: The $\epsilon$ of the first two.
+        ridge: The $\epsilon$ of the first two; as in kernel independent component analysis, a few
+            hundredths serve.
         permutations: Orders of y to compare with, drawn at random.
         seed: Of the permutations, or a generator.
 
@@ -443,7 +453,7 @@ def dependence(
     if not 0 < ridge < float("inf"):
         raise OptionError(f"ridge={ridge} must be a positive number.")
     sides = [as_numbers(side) for side in (x, y)]
-    _check_rows(*sides)
+    _check_rows(sides[0], sides[1])
     chosen = tuple(float(choose_variance(side)) for side in sides) if v is None else tuple(v)
     if len(chosen) != 2 or not all(0 < one < float("inf") for one in chosen):
         raise OptionError(f"v={v!r} must be two positive numbers: the variances of x and of y.")
@@ -456,7 +466,11 @@ def dependence(
     return Dependence(test.statistic, test.pvalue, form, (chosen[0], chosen[1]), permutations)
 
 
-def _check_rows(x: Tensor, y: Tensor) -> None:
+def _check_rows(
+    x: Tensor,
+    y: Tensor,
+    up_to: int = 5000,  # a convention: the eigenvectors of N x N are found
+) -> None:
     for name, side in zip("xy", (x, y), strict=True):
         check_samples(name, side)
     if x.ndim != 2 or y.ndim != 2 or len(x) != len(y):
@@ -464,9 +478,9 @@ def _check_rows(x: Tensor, y: Tensor) -> None:
             f"x and y have shapes {tuple(x.shape)} and {tuple(y.shape)}; dependence is between "
             "columns of the same rows: (rows, columns) each, with equally many rows."
         )
-    if not 3 <= len(x) <= ROWS_UP_TO:
+    if not 3 <= len(x) <= up_to:
         raise OptionError(
-            f"{len(x)} rows: dependence takes 3 to {ROWS_UP_TO}; of more, take a random subset."
+            f"{len(x)} rows: dependence takes 3 to {up_to}; of more, take a random subset."
         )
 
 

@@ -19,7 +19,13 @@ from torch import Tensor
 
 from kermix.kernels.distances import Layout, numbers_of, squared_distances
 from kermix.kernels.subsets import distinct_rows, symmetric_subset
-from kermix.two_sample.column_scores import ORDER, MiddleRanks, legendre, nested_sums
+from kermix.two_sample.column_scores import (
+    ORDER,
+    SMALLEST,
+    MiddleRanks,
+    legendre,
+    nested_sums,
+)
 from kermix.two_sample.kernel_family import Scaling, scaler
 from kermix.two_sample.permutation import (
     ExchangeableUnits,
@@ -33,11 +39,8 @@ __all__ = ["DEPTHS", "DepthStatistics"]
 DEPTHS = "depths"
 # Chosen on the development problems of `python -m benchmarks blind-spots`.
 ANCHORS, ANCHORS_OF_BLOCKS = 1000, 200  # rows that others are measured from
-WIDTHS = (0.1, 0.3, 1.0, 3.0)  # of the Laplace kernel, in standard deviations of distances
-RIDGES = (0.01, 0.1, 1.0)  # of the covariance, in medians of its eigenvalues
 # Conventions.
 SAME = 1e-9  # logarithms of depths that are no further apart differ by rounding alone
-SMALLEST = 1e-12
 
 Depths = Callable[[Tensor], Tensor]  # (N, d) -> (N, K)
 
@@ -49,10 +52,15 @@ class DepthStatistics:
     Attributes:
         scaling: How numbers are scaled.
         layout: Which columns are codes.
+        widths: Of the Laplace kernel, in standard deviations of distances.
+        ridges: Of the covariance, in medians of its eigenvalues.
     """
 
     scaling: Scaling
     layout: Layout | None = None
+    # Chosen as the number of anchors was.
+    widths: Sequence[float] = (0.1, 0.3, 1.0, 3.0)
+    ridges: Sequence[float] = (0.01, 0.1, 1.0)
 
     def values(self, units: ExchangeableUnits) -> Iterator[StatisticValues]:
         """One statistic for each depth."""
@@ -62,9 +70,9 @@ class DepthStatistics:
         few = kept[symmetric_subset(units.reference[kept], most)]
         anchors = scale(units.reference[few])
         shares = units.reference_shares[few] / units.reference_shares[few].sum()
-        kinds = [_nearness(anchors, shares, self.layout)]
+        kinds = [self._nearness(anchors, shares)]
         if anchors.shape[1] - (0 if self.layout is None else self.layout.codes) > 1:
-            kinds.append(_norms(anchors, shares, self.layout))
+            kinds.append(self._norms(anchors, shares))
 
         def depths(rows: Tensor) -> Tensor:
             rows = scale(rows)
@@ -80,60 +88,60 @@ class DepthStatistics:
         if units.rows is units.reference:
             means = scores(units.rows)
         else:
-            means = units.means(scores, most * len(WIDTHS))
+            means = units.means(scores, most * len(self.widths))
         squares = (units.signed @ means).square().mT.unflatten(0, (-1, ORDER))  # (K, q, P)
         table = mean_evidence(evidence(nested_sums(squares.transpose(0, 1))))
         names = [name for some, _ in kinds for name in some]
         for name, row in zip(names, table, strict=True):
             yield StatisticValues(name, row, part=DEPTHS)
 
+    def _nearness(self, anchors: Tensor, shares: Tensor) -> tuple[list[str], Depths]:
+        """Logarithms of the mean Laplace kernel with other rows, of which copies are none."""
+        apart = squared_distances(anchors, anchors, layout=self.layout).sqrt()
+        others = apart[apart > 0]
+        spread = others.std() if len(others) > 1 else apart.new_ones(())
+        spread = spread.clamp(min=SMALLEST * float(apart.amax()) or 1.0)
+        logs = shares.log()
+
+        def depths(rows: Tensor) -> Tensor:
+            squares = squared_distances(rows, anchors, layout=self.layout)
+            away = torch.where(squares > 0, squares.sqrt() / spread, torch.inf)
+            nearest = away.amin(1).nan_to_num(posinf=0.0)
+            found = [nearest, torch.where(squares > 0, away, 0.0) @ shares]
+            for width in self.widths:
+                sums = (logs - (away - nearest[:, None]) / width).logsumexp(1)
+                found.append((sums - nearest / width).nan_to_num(neginf=0.0))
+            return _rounded(found)
+
+        widths = [f"Laplace kernel of {w:g} deviations of distances" for w in self.widths]
+        return ["nearest row", "mean distance", *widths], depths
+
+    def _norms(self, anchors: Tensor, shares: Tensor) -> tuple[list[str], Depths]:
+        """Logarithms of squared norms: plain, whitened, and in the covariance's metric."""
+        numbers = numbers_of(anchors, self.layout)
+        center = shares @ numbers
+        weighted = (numbers - center) * shares.sqrt()[:, None]
+        _, roots, axes = torch.linalg.svd(weighted, full_matrices=False)
+        there = roots > SMALLEST * roots[0].clamp(min=SMALLEST)
+        variances, axes = roots[there].square(), axes[there]
+        middle = variances.median() if len(variances) else roots.new_ones(())
+        own = float(shares.square().sum())  # a row's share in the covariance, if it is an anchor
+
+        def depths(rows: Tensor) -> Tensor:
+            apart = numbers_of(rows, self.layout) - center
+            whole = apart.square().sum(1)
+            squares = (apart @ axes.mT).square()
+            rest = (whole - squares.sum(1)).clamp(min=0)
+            found = [whole, squares @ variances - own * whole.square()]
+            for ridge in self.ridges:
+                found.append(
+                    squares @ (1 / (variances + ridge * middle)) + rest / (ridge * middle)
+                )
+            return _rounded([d.clamp(min=SMALLEST).log() for d in found])
+
+        ridges = [f"norm whitened with a ridge of {r:g}" for r in self.ridges]
+        return ["norm", "mean squared product", *ridges], depths
+
 
 def _rounded(depths: Sequence[Tensor]) -> Tensor:  # (N,) each -> (N, K)
     return (torch.stack([*depths], 1) / SAME).round() * SAME
-
-
-def _nearness(anchors: Tensor, shares: Tensor, layout: Layout | None) -> tuple[list[str], Depths]:
-    """Logarithms of the mean Laplace kernel with other rows; copies of a row are not others."""
-    apart = squared_distances(anchors, anchors, layout=layout).sqrt()
-    others = apart[apart > 0]
-    spread = others.std() if len(others) > 1 else apart.new_ones(())
-    spread = spread.clamp(min=SMALLEST * float(apart.amax()) or 1.0)
-    logs = shares.log()
-
-    def depths(rows: Tensor) -> Tensor:
-        squares = squared_distances(rows, anchors, layout=layout)
-        away = torch.where(squares > 0, squares.sqrt() / spread, torch.inf)
-        nearest = away.amin(1).nan_to_num(posinf=0.0)
-        found = [nearest, torch.where(squares > 0, away, 0.0) @ shares]
-        for width in WIDTHS:
-            sums = (logs - (away - nearest[:, None]) / width).logsumexp(1)
-            found.append((sums - nearest / width).nan_to_num(neginf=0.0))
-        return _rounded(found)
-
-    widths = [f"Laplace kernel of {w:g} deviations of distances" for w in WIDTHS]
-    return ["nearest row", "mean distance", *widths], depths
-
-
-def _norms(anchors: Tensor, shares: Tensor, layout: Layout | None) -> tuple[list[str], Depths]:
-    """Logarithms of squared norms of numbers: plain, whitened, and in the covariance's metric."""
-    numbers = numbers_of(anchors, layout)
-    center = shares @ numbers
-    weighted = (numbers - center) * shares.sqrt()[:, None]
-    _, roots, axes = torch.linalg.svd(weighted, full_matrices=False)
-    there = roots > SMALLEST * roots[0].clamp(min=SMALLEST)
-    variances, axes = roots[there].square(), axes[there]
-    middle = variances.median() if len(variances) else roots.new_ones(())
-    own = float(shares.square().sum())  # a row's share in the covariance, if it is an anchor
-
-    def depths(rows: Tensor) -> Tensor:
-        apart = numbers_of(rows, layout) - center
-        whole = apart.square().sum(1)
-        squares = (apart @ axes.mT).square()
-        rest = (whole - squares.sum(1)).clamp(min=0)
-        found = [whole, squares @ variances - own * whole.square()]
-        for ridge in RIDGES:
-            found.append(squares @ (1 / (variances + ridge * middle)) + rest / (ridge * middle))
-        return _rounded([d.clamp(min=SMALLEST).log() for d in found])
-
-    ridges = [f"norm whitened with a ridge of {r:g}" for r in RIDGES]
-    return ["norm", "mean squared product", *ridges], depths

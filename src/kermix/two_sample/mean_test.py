@@ -14,13 +14,13 @@ from torch import Tensor
 
 from kermix.sketches.accumulation import FeatureSums
 from kermix.sketches.sketch import Sketch, check_comparable
+from kermix.two_sample.column_scores import FEWEST_ROWS
 from kermix.two_sample.cost_statistics import COST_RIDGE
 
 __all__ = ["MeanTest", "mean_test"]
 
 # Reasoned, no record.
 DAMPING = 10.0
-FEWEST_ROWS = 10
 LARGEST_SHARE = 0.25  # degrees of freedom for each row
 # Features that leave out a tenth of the ridge miss a tenth of a degree of freedom at most.
 NEGLIGIBLE_RESIDUAL = 0.1 * COST_RIDGE

@@ -10,7 +10,7 @@ alike.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -29,6 +29,7 @@ __all__ = [
     "Blocks",
     "ExchangeableUnits",
     "PermutationTest",
+    "RankedRow",
     "Statistic",
     "StatisticValues",
     "cauchy_combination",
@@ -429,13 +430,22 @@ def corrected_pvalues(table: Tensor) -> Tensor:  # (M, P) -> (M,)
     return (table.shape[1] - below).double() / table.shape[1]
 
 
-def ranked_rows(table: Tensor) -> list[tuple[int, float, float, float]]:  # (M, P)
-    """Place, statistic, own and corrected p-value of each row, the most different first."""
+class RankedRow(NamedTuple):
+    """A row of a table of statistics, its own p-value and that corrected for all rows."""
+
+    row: int
+    statistic: float
+    pvalue: float
+    corrected: float
+
+
+def ranked_rows(table: Tensor) -> list[RankedRow]:  # (M, P)
+    """All rows, the most different first."""
     if not len(table):
         return []
     own, corrected = pvalues(round_to_significant(table))[:, 0], corrected_pvalues(table)
     order = table[:, 0].argsort(descending=True, stable=True).tolist()
-    return [(k, float(table[k, 0]), float(own[k]), float(corrected[k])) for k in order]
+    return [RankedRow(k, float(table[k, 0]), float(own[k]), float(corrected[k])) for k in order]
 
 
 def tied(statistics: Tensor, noise: float) -> Tensor:  # (P,) -> (P,)
@@ -482,18 +492,29 @@ def cauchy_combination(statistics: Tensor) -> Tensor:  # (L, P) -> (P,)
 
 
 def evidence(statistics: Tensor) -> Tensor:  # (..., P) -> (..., P)
-    r"""Statistics on one scale, $z |z| / 2$, with cube roots `z` of mean 0 and variance 1.
+    r"""Statistics on one scale, $-\log(1 - \Phi(z))$: `z` are cube roots of mean 0 and variance 1.
 
-    Cube roots of quadratic forms are nearly normal (Wilson and Hilferty), so that the largest of
-    several is not always that with the longest tail.
+    Cube roots of quadratic forms are nearly normal (Wilson and Hilferty), so this is nearly minus
+    the logarithm of a p-value, also far beyond those that so many labelings can tell apart.
     """
     roots = round_to_significant(statistics).clamp(min=0) ** (1 / 3)
     spread, center = torch.std_mean(roots, -1, correction=0, keepdim=True)
     apart = spread > DIGITS * roots.amax(-1, keepdim=True)
     scores = torch.where(apart, (roots - center) / spread.clamp(min=1e-300), 0.0)
-    return scores * scores.abs() / 2
+    return -torch.special.log_ndtr(-scores)
 
 
-def mean_evidence(evidence: Tensor) -> Tensor:  # (M, P) -> (P,)
-    r"""The logarithm of the mean of $e^{z |z| / 2}$, which is ruled by its largest terms."""
-    return evidence.logsumexp(0) - math.log(len(evidence))
+def mean_evidence(
+    evidence: Tensor,  # (M, ..., P)
+    weights: Sequence[float] | None = None,  # (M,)
+) -> Tensor:  # (..., P)
+    """Evidence of several: minus the logarithm of the harmonic mean of their p-values.
+
+    The smallest p-values rule it, and with `M` of them it is about as large by chance as that of
+    one, however they depend on each other (Wilson 2019).
+    """
+    varies = (evidence != evidence[..., :1]).any(-1, keepdim=True)  # constants tell nothing
+    counted = (varies | ~varies.any(0)).to(evidence)
+    if weights is not None:
+        counted *= evidence.new_tensor(weights).reshape(-1, *(1 for _ in evidence.shape[1:]))
+    return (evidence + counted.log()).logsumexp(0) - counted.sum(0).log()

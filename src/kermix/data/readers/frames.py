@@ -311,7 +311,7 @@ def typed_array(values: list[Any], kind: Any) -> Any:
     """JSON's values as an Arrow array of a type."""
     arrow = load_pyarrow()
     try:
-        return arrow.array(values, kind)
+        return arrow.scalar(values, arrow.list_(kind)).values  # `array` would import pandas
     except (arrow.ArrowException, TypeError):
         text = arrow.array(values, arrow.string())
         # Durations are written as their number of units, which is not read as a duration.

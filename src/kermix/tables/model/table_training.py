@@ -5,12 +5,13 @@ A step asks which cells of a row are seen, and which count.
 
 import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from kermix.distributed.processes import Ranks
+from kermix.graphs import adam
 from kermix.tables.model.calibration import Crossing, calibrate
 from kermix.tables.model.layout import TableLayout
 from kermix.tables.model.network import TableNetwork
@@ -98,6 +99,9 @@ def _subsets(rows: int, columns: int, generator: torch.Generator) -> Tensor:
     return ranks < count
 
 
+Asked: TypeAlias = tuple[Tensor, MaskBatch, tuple[Tensor, ...]]  # rows (n,), dropout masks
+
+
 class TableModelTask(Task):
     """A fit of a table network.
 
@@ -182,7 +186,7 @@ class TableModelTask(Task):
         rest = [p for p in self.model.parameters() if p.ndim <= 1]
         groups = [{"params": decayed, "weight_decay": settings.decay},
                   {"params": rest, "weight_decay": 0.0}]  # fmt: skip
-        return [torch.optim.AdamW(groups, lr=1.0, betas=(0.9, 0.99))]
+        return [adam(groups, device, torch.optim.AdamW, betas=(0.9, 0.99))]
 
     @property
     def total(self) -> int:
@@ -194,12 +198,17 @@ class TableModelTask(Task):
         share = step / self.settings.steps
         return learning_rate(share, self.settings.learning_rate, warmup=0.05)
 
-    def batch(self, step: int) -> tuple[Tensor, MaskBatch]:  # (n,)
-        """Rows of a step, and what they are asked."""
+    def kind(self, step: int) -> str | None:
+        """All steps are of one kind, unless lines are solved for or rows are in a file."""
+        plain = self.model.lines is None and self.model.layout.exact is None
+        return "rows" if plain and isinstance(self._rows, TableRows) else None
+
+    def batch(self, step: int) -> Asked:
+        """Rows of a step, what they are asked, and which features are left out."""
         rows = self._train[self._chosen(step)]
         asked = self._questions(len(rows), self.generator)
-        self._masks = self.model.dropout_masks(len(rows), self.generator)
-        return rows, asked
+        masks = self.model.dropout_masks(len(rows), self.generator)
+        return rows, asked, () if masks is None else (masks,)
 
     def _chosen(self, step: int) -> Tensor:  # (n,)
         """Which training rows are in a step: the next of a random order, or any of very many."""
@@ -223,11 +232,11 @@ class TableModelTask(Task):
             asked = self._of_target(rows, device).where(chance < settings.target_share, asked)
         return asked
 
-    def loss(self, forward: Forward | None, batch: tuple[Tensor, MaskBatch], step: int) -> Tensor:
+    def loss(self, forward: Forward | None, batch: Asked, step: int) -> Tensor:
         """Of all rows of a step; its gradient is that of this process's rows, times processes."""
         assert forward is not None
-        rows, asked = batch
-        total, masks, scale = len(rows), self._masks, self._scale(rows)
+        rows, asked, drawn = batch
+        total, masks, scale = len(rows), drawn[0] if drawn else None, self._scale(rows)
         if self._ranks is not None:
             own = slice(self._ranks.rank, None, self._ranks.size)
             rows, asked, scale = rows[own], asked.part(own), scale[:, own]

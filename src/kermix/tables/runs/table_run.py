@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from kermix.errors import OptionError, SchemaError, nearest
 from kermix.files import write_json
 from kermix.runs.folder import TABLE, TARGET, check_data, check_trained
 from kermix.runs.run import Draw, Kind, Numbers, OnRows, Outcome, Run
-from kermix.tables.compare.verdict import area_text
 from kermix.tables.model.conditioning import given_cell, place_of
 from kermix.tables.model.distribution import ColumnDistribution
 from kermix.tables.model.layout import TableLayout
@@ -34,9 +33,7 @@ from kermix.tables.model.sampling import network_rows_at_once
 from kermix.tables.model.table_answers import TableAnswers
 from kermix.tables.model.table_settings import TableModelSettings
 from kermix.tables.model.table_training import TableModelTask
-from kermix.tables.runs.run_pages import write_table_report
 from kermix.tables.runs.table_mixture import TableMixture, rivals
-from kermix.tables.runs.table_quality import TableQuality, conditionals_of, judge_samples
 from kermix.tables.runs.target_fit import (
     confusion_shown,
     finish_target,
@@ -60,6 +57,10 @@ from kermix.training.checkpoints import (
     tensors_of,
 )
 from kermix.training.loop import Row, Trainer
+
+# What judges a fit and writes its report is imported where it ends: not to draw samples.
+if TYPE_CHECKING:
+    from kermix.tables.runs.table_quality import TableQuality
 
 __all__ = [
     "TABLE_RUN",
@@ -370,6 +371,9 @@ def drawn_parts(model: Any, n: int, seed: int, blocks: int = 1, **options: Any) 
 
 def _finish(run: Run, data: TableData, outcome: Outcome) -> Numbers:
     """Write samples and report; returns the numbers to show."""
+    from kermix.tables.runs.run_pages import write_table_report
+    from kermix.tables.runs.table_quality import conditionals_of
+
     held, train = data.split(run.settings)
     densities = _contest(run, data, train, np.sort(held)) if run.config.get("contest") else {}
     model = run.trained_model()
@@ -407,8 +411,10 @@ def _judged(
     drawn: tuple[Frame, EncodedTable],
     split: tuple[np.ndarray, np.ndarray],
     densities: Mapping[str, float],
-) -> TableQuality:
+) -> "TableQuality":
     """How good samples and densities are, beside those of the models that were compared."""
+    from kermix.tables.runs.table_quality import judge_samples
+
     (table, samples), (held, train) = drawn, split
     rows = np.sort(held if len(held) else train[:MOST_JUDGED])
     log_density = model.score_samples(taken_rows(data.frame, rows))
@@ -436,7 +442,9 @@ def _contest(run: Run, data: TableData, train: np.ndarray, held: np.ndarray) -> 
             **{rival.name: float(rival.log_density.mean()) for rival in others}}  # fmt: skip
 
 
-def _numbers(data: TableData, quality: TableQuality, outcome: Outcome, kept: int) -> Numbers:
+def _numbers(data: TableData, quality: "TableQuality", outcome: Outcome, kept: int) -> Numbers:
+    from kermix.tables.compare.verdict import area_text
+
     schema = data.schema
     kinds = [c.kind for c in schema.columns]
     listed_kinds = ", ".join(f"{kinds.count(k)} {k}" for k in dict.fromkeys(kinds))

@@ -20,7 +20,6 @@ from kermix.errors import OptionError, SchemaError, TableError
 from kermix.files import write_json
 from kermix.runs.run import Numbers, OnRows, Outcome, Run, Shown
 from kermix.tables.model.conditioning import nearest, never_seen, rows_of_zero_density
-from kermix.tables.runs.run_pages import write_target_report
 from kermix.tables.runs.target_quality import ClassQuality, Predicted, TargetQuality, judge_target
 from kermix.tables.runs.training_data import TableData, schema_of
 from kermix.training.loop import Row
@@ -210,6 +209,8 @@ def in_nats_of_target(run: Run, history: list[Row]) -> list[Row]:
 
 def finish_target(run: Run, data: TableData, outcome: Outcome) -> Numbers:
     """Judge the test rows and write the report; returns the numbers to show."""
+    from kermix.tables.runs.run_pages import write_target_report
+
     assert data.test is not None
     test = data.schema.encode(data.test, unseen="unknown", extra=True)
     predicted = _predicted(run, data.test, test)
