@@ -31,8 +31,8 @@ from kermix.two_sample.depth import DEPTHS, DepthStatistics
 from kermix.two_sample.kernel_family import (
     MEANS,
     SECOND_MOMENTS,
+    KernelFamilyStatistics,
     Kernels,
-    KernelStatistics,
     Scaling,
 )
 from kermix.two_sample.permutation import (
@@ -294,7 +294,7 @@ def _values_of_parts(
     family = MIXED_FAMILY if layout is not None else _family(units)
     rows = sum(units.used)
     statistics: list[Statistic[ExchangeableUnits]] = [
-        KernelStatistics(family, _ridges(rows), layout, _leading(rows)),
+        KernelFamilyStatistics(family, _ridges(rows), layout, _leading(rows)),
         ColumnStatistics(scores),
         PairStatistics(scores, pairs),
         DepthStatistics(_scaling_of_depths(family), layout),
