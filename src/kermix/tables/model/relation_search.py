@@ -91,7 +91,7 @@ def find_relations(
     if len(order) < 2 * options.fewest:
         return ()
     left_out = {k for k, name in enumerate(columns.names) if name in set(without)}
-    rows = Halves(columns, columns.cells(encoded[np.sort(order)]), options, left_out)
+    rows = SplitHalves(columns, columns.cells(encoded[np.sort(order)]), options, left_out)
     chosen = _ordered(_chosen([*_formulas(rows), *_lookups(rows)], rows))
     told = {relation.place for relation in chosen}
     chosen += find_steps(columns, rows.cells, [k for k in rows.numbers if k not in told])
@@ -100,7 +100,7 @@ def find_relations(
     return tuple(_with_share(r, columns, columns.cells(encoded)) for r in chosen)
 
 
-class Halves:
+class SplitHalves:
     """Raw cells of some rows, half of which teach and half of which judge.
 
     Args:
@@ -162,7 +162,7 @@ def _with_share(relation: Relation, columns: RawColumns, cells: np.ndarray) -> R
     return replace(relation, share=float(kept.mean()) if len(kept) else 0.0)
 
 
-def _chosen(found: Sequence[Relation], rows: Halves) -> list[Relation]:
+def _chosen(found: Sequence[Relation], rows: SplitHalves) -> list[Relation]:
     """One relation for a column, so that none follows from itself; the simplest first."""
 
     def worth(relation: Relation) -> tuple[float, ...]:
@@ -215,7 +215,7 @@ def _ordered(relations: Sequence[Relation]) -> list[Relation]:
     return found
 
 
-def _formulas(rows: Halves) -> Iterator[Relation]:
+def _formulas(rows: SplitHalves) -> Iterator[Relation]:
     """Sums, products and all else that is linear in raw units or in logarithms."""
     if len(rows.numbers) < 2:
         return
@@ -237,7 +237,7 @@ class Raw:
         rows: The rows.
     """
 
-    def __init__(self, rows: Halves) -> None:
+    def __init__(self, rows: SplitHalves) -> None:
         self.rows, self.columns, self.options = rows, rows.columns, rows.options
         self.places = np.array([k for k in rows.numbers if self._fits(k)], int)
         self.numbers = self._transformed(rows.taught)[:, self.places]  # (N, m)
@@ -609,7 +609,7 @@ def _least_absolute(x: np.ndarray, y: np.ndarray, rounds: int = 25) -> np.ndarra
     return np.asarray(found)
 
 
-def _lookups(rows: Halves) -> Iterator[Relation]:
+def _lookups(rows: SplitHalves) -> Iterator[Relation]:
     """Tables of values: one column by another one, or by two."""
     options = rows.options
     keys = [k for k in rows.places if _is_key(rows, k)]
@@ -643,7 +643,7 @@ def _lookups(rows: Halves) -> Iterator[Relation]:
             yield relation
 
 
-def _is_key(rows: Halves, place: int) -> bool:
+def _is_key(rows: SplitHalves, place: int) -> bool:
     """Whether a column has few values that come again and again, and no others."""
     column, distinct = rows.columns.schema.modelled[place], rows.distinct[place]
     if isinstance(column, NumberColumn) and column.continuous > 0.3 and distinct > 300:
@@ -679,7 +679,7 @@ def _purity(keys: np.ndarray, values: np.ndarray, most: int = 2000) -> float:
     return float((best.sum() - seen) / max(1, len(known) - seen))
 
 
-def _table_of(rows: Halves, place: int, sources: tuple[int, ...]) -> LookupRelation | None:
+def _table_of(rows: SplitHalves, place: int, sources: tuple[int, ...]) -> LookupRelation | None:
     """The table of the rows that teach: of each key its most common value."""
     return _tabulated(rows.taught, place, sources, rows.options.most_keys)
 
@@ -700,7 +700,7 @@ def _tabulated(
     return LookupRelation(place, sources, 1.0, tuple(best), tuple(v for _, v in best.values()))
 
 
-def _beats(rows: Halves, relation: LookupRelation, keys: Sequence[int]) -> bool:
+def _beats(rows: SplitHalves, relation: LookupRelation, keys: Sequence[int]) -> bool:
     """Whether a table is right where the most common value, or one key alone, is not."""
     if not rows.believed(relation):
         return False
