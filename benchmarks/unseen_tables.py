@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from kermix.runs.provenance import environment, write_json
 
 from benchmarks.generated_tables import CATEGORIES
 from benchmarks.generators import METHODS, Job, imported
 from benchmarks.quality import default_path, write_record
+from kermix.environment import environment
 from kermix.errors import OptionError
+from kermix.files import write_json
 
 __all__ = ["detection_score", "main", "training_rows"]
 

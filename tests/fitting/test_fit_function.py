@@ -133,7 +133,7 @@ def test_images_of_rows_keep_root_and_size(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"stepps": 3}, "no setting 'stepps'; there are .*steps"),
+        ({"stepps": 3}, "no setting 'stepps'; did you mean steps"),
         ({"steps": -1}, "steps=-1 must be a whole number"),
         ({"rows": 5}, "rows is only for data read from files"),
         ({"model": "codes"}, "for square images"),

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-MOST_COLUMNS = 10  # that are printed; the report has all
-
 
 @dataclass(frozen=True)
 class CostOptions:
@@ -145,7 +143,7 @@ def _fail_if_different(result: "Comparison") -> None:
         raise typer.Exit(DIFFERENT)
 
 
-def _print(result: "Comparison", whole: bool) -> None:
+def _print(result: "Comparison", whole: bool, most_columns: int = 10) -> None:
     from kermix.tables.compare.comparison_page import HOW_TO_READ
     from kermix.tables.compare.result import COLUMN_HEADS, MEASURE_HEADS
 
@@ -153,7 +151,7 @@ def _print(result: "Comparison", whole: bool) -> None:
     if result.has_verdict:
         verdict = result.verdict
         print_sentence(verdict.headline(), f"{verdict.where()}{verdict.note}")
-        if rows := result.column_rows(MOST_COLUMNS):
+        if rows := result.column_rows(most_columns):
             more = len(result.verdict.columns) - len(rows)
             notes = [f"... and {counted(more, 'more column')}: --json, --report"] * (more > 0)
             print_sentence()

@@ -43,7 +43,6 @@ __all__ = [
     "write_tables",
 ]
 
-QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 NO_VALUE = "p(no value)"
 
 
@@ -256,12 +255,17 @@ def _without_value(table: Any) -> int:
     return int((table[NO_VALUE].to_numpy() > 0.5).sum()) if named else 0
 
 
-def _predicted(found: "ColumnDistribution", every: bool, gappy: bool) -> dict[str, Any]:
+def _predicted(
+    found: "ColumnDistribution",
+    every: bool,
+    gappy: bool,
+    quantiles: tuple[float, ...] = (0.05, 0.25, 0.5, 0.75, 0.95),
+) -> dict[str, Any]:
     name = found.column.name
     empty = gappy and found.column.has_missing
     absent = {NO_VALUE: found.probabilities[:, -1]} if empty else {}
     if found.is_number:
-        cells = {f"{name} {share:.0%}": found.quantile_cells(share) for share in QUANTILES}
+        cells = {f"{name} {share:.0%}": found.quantile_cells(share) for share in quantiles}
         # A time has no mean: the middle between two days is not a number of anything.
         mean = {} if found.column.kind == "time" else {f"{name} mean": found.mean()}
         return {name: found.quantile_cells(0.5), **mean, **cells, **absent}

@@ -20,12 +20,10 @@ from kermix.environment import is_rank, world_of_environment
 from kermix.errors import OptionError
 from kermix.files import whole_file, write_array
 from kermix.fitting import open_run
-from kermix.fitting.samples_run import begin_samples
-from kermix.images.generator_run import begin_images, suits_images
 from kermix.runs.folder import check_new_folder, next_free_folder
 from kermix.runs.run import KEPT, Run, Start, equivalent_command
 from kermix.runs.train import complete
-from kermix.settings import Strategy
+from kermix.settings import Strategy, check_name
 from kermix.tables.runs.table_fit import (
     CONTEST,
     READING,
@@ -64,11 +62,8 @@ MODELS = ("table", *get_args(RowModelName), *get_args(ImageModelName))
 
 def check_settings(settings: Mapping[str, Any], target: str | None) -> None:
     """Refuse names that no fit has, and values that the model that is asked for cannot have."""
-    unknown = sorted(set(settings) - SETTINGS)
-    if unknown:
-        raise OptionError(
-            f"There is no setting {unknown[0]!r}; there are {', '.join(sorted(SETTINGS))}."
-        )
+    for name in settings:
+        check_name(name, SETTINGS)
     model = settings.get("model")
     if model is not None:
         check_option("model", model, MODELS)
@@ -253,6 +248,8 @@ def _found_table(data: Source, asked: Asked) -> TypedTable | None:
 
 def _kind_of(dataset: Dataset, asked: Asked) -> str:
     """Images, unless a model of rows is asked for."""
+    from kermix.images.generator_run import suits_images
+
     of_rows = asked.model is not None and asked.model not in get_args(ImageModelName)
     of_rows = of_rows or asked.settings.get("cost") == "likelihood"
     return "rows" if of_rows or not suits_images(dataset) else "images"
@@ -474,6 +471,8 @@ def _begun(
 def _begin_images(
     source: str, dataset: Dataset, asked: Asked, folder: Path | None, start: Start
 ) -> tuple[Run, Dataset]:
+    from kermix.images.generator_run import begin_images
+
     chosen = image_settings(dataset, asked.settings, asked.quick)
     folder = folder or next_free_folder(dataset.name.replace(":", "-"))
     run = begin_images(
@@ -485,6 +484,8 @@ def _begin_images(
 def _begin_rows(
     data: Source, choice: Choice, asked: Asked, folder: Path | None, start: Start
 ) -> tuple[Run, Dataset]:
+    from kermix.fitting.samples_run import begin_samples
+
     notes = (choice.reason,) if choice.reason else ()
     if isinstance(choice.data, Dataset):
         dataset = choice.data

@@ -18,7 +18,7 @@ from kermix.checks import rows_at_once
 from kermix.distributed.processes import Ranks
 from kermix.errors import SampleError
 from kermix.evaluation import sample_distances
-from kermix.images.augmentation import Augmentation, augmentation
+from kermix.images.augmentation import Augmentation
 from kermix.kernels.distances import squared_distances
 from kermix.networks.image_networks import (
     ImageClassifier,
@@ -178,9 +178,6 @@ def parzen(
     return mean_log_likelihood(test, best), best
 
 
-UNCHANGED = augmentation()
-
-
 class JudgeTask(Task):
     """The training of a classifier, as `fit_classifier` makes it."""
 
@@ -194,7 +191,7 @@ class JudgeTask(Task):
         epochs: int,
         batch_size: int,
         learning_rate: float,
-        augmentation: Augmentation,
+        augmentation: Augmentation | None,
         generator: torch.Generator,
     ) -> None:
         self.model = self.module = network
@@ -231,7 +228,10 @@ class JudgeTask(Task):
             device = self._images.device
             self._order = torch.randperm(count, generator=self.generator, device=device)
         rows = self._order[place * self._size : (place + 1) * self._size]
-        return self._augmentation(self._images[rows], self.generator), self._labels[rows]
+        images = self._images[rows]
+        if self._augmentation is not None:
+            images = self._augmentation(images, self.generator)
+        return images, self._labels[rows]
 
     def loss(self, forward: Forward | None, batch: tuple[Tensor, Tensor], step: int) -> Tensor:
         """Cross entropy with labels that are smoothed a little."""
@@ -268,7 +268,7 @@ def fit_classifier(
     *,
     batch_size: int = 256,
     learning_rate: float = 2e-3,
-    augmentation: Augmentation = UNCHANGED,
+    augmentation: Augmentation | None = None,
     generator: torch.Generator,
 ) -> nn.Module:
     """Train a classifier with AdamW, on the device of the images.
@@ -280,7 +280,7 @@ def fit_classifier(
         epochs: How often each is seen.
         batch_size: Images in each step.
         learning_rate: Peak learning rate.
-        augmentation: What may happen to a training image.
+        augmentation: What may happen to a training image; nothing by default.
         generator: For order and augmentation; on the same device.
     """
     if isinstance(network, ImageClassifier):

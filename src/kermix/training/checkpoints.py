@@ -127,11 +127,11 @@ def check_declared(settings: Any, tensors: Mapping[str, Tensor]) -> None:
     Each unit of a size takes a number or more.
 
     Args:
-        settings: A dictionary, or an object with attributes.
+        settings: A dictionary, or settings, of which those count that the model has.
         tensors: What the file holds.
     """
     stored = sum(t.numel() for t in tensors.values())
-    given = settings if isinstance(settings, dict) else vars(settings)
+    given = settings if isinstance(settings, dict) else settings.as_json()
     for name in SIZES & given.keys():
         size = given[name]
         if size is None or isinstance(size, str):

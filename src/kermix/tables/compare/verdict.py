@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,8 +23,10 @@ from kermix.tables.compare.column_changes import (
 )
 from kermix.two_sample.aggregate import ColumnTest, aggregate_rows
 from kermix.two_sample.classifier_test import CONFIDENCE, ToldApart, tell_apart
-from kermix.two_sample.mean_test import MeanTest
 from kermix.two_sample.permutation import own_generator
+
+if TYPE_CHECKING:
+    from kermix.two_sample.mean_test import MeanTest
 
 __all__ = [
     "ColumnVerdict",
@@ -451,7 +453,7 @@ def _most_different(column: ColumnVerdict) -> tuple[float, float]:
 
 
 def judge_sketches(
-    test: MeanTest, names: tuple[str, str], rows: tuple[int, int], level: float
+    test: "MeanTest", names: tuple[str, str], rows: tuple[int, int], level: float
 ) -> Judgement:
     """Sketches hold no rows: a p-value of their kernel means, and neither AUC nor columns."""
     verdict = Verdict(

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from kermix.tables.model.relation_rows import Halves
+from kermix.tables.model.relation_rows import SplitHalves
 from kermix.tables.model.relations import LinearRelation, PowerRelation, Relation
 
 __all__ = ["formulas"]
 
 
-def formulas(rows: Halves) -> Iterator[Relation]:
+def formulas(rows: SplitHalves) -> Iterator[Relation]:
     """Sums, products and all else that is linear in raw units or in logarithms."""
     if len(rows.numbers) < 2:
         return
@@ -37,7 +37,7 @@ class Raw:
         rows: The rows.
     """
 
-    def __init__(self, rows: Halves) -> None:
+    def __init__(self, rows: SplitHalves) -> None:
         self.rows, self.columns, self.options = rows, rows.columns, rows.options
         self.places = np.array([k for k in rows.numbers if self._fits(k)], int)
         self.numbers = self._transformed(rows.taught)[:, self.places]  # (N, m)

@@ -6,7 +6,7 @@ import numpy as np
 
 from kermix.tables.model.relations import RawColumns, Relation
 
-__all__ = ["Halves", "SearchOptions"]
+__all__ = ["SearchOptions", "SplitHalves"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class SearchOptions:
     seed: int = 0
 
 
-class Halves:
+class SplitHalves:
     """Raw cells of some rows, half of which teach and half of which judge.
 
     Args:

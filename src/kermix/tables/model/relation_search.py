@@ -15,7 +15,7 @@ import numpy as np
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.tables.model.relation_formulas import formulas
 from kermix.tables.model.relation_orders import find_orders, find_steps
-from kermix.tables.model.relation_rows import Halves, SearchOptions
+from kermix.tables.model.relation_rows import SearchOptions, SplitHalves
 from kermix.tables.model.relation_tables import lookups, table_of
 from kermix.tables.model.relations import (
     LinearRelation,
@@ -57,7 +57,7 @@ def find_relations(
     if len(order) < 2 * options.fewest:
         return ()
     left_out = {k for k, name in enumerate(columns.names) if name in set(without)}
-    rows = Halves(columns, columns.cells(encoded[np.sort(order)]), options, left_out)
+    rows = SplitHalves(columns, columns.cells(encoded[np.sort(order)]), options, left_out)
     chosen = _ordered(_chosen([*formulas(rows), *lookups(rows)], rows))
     told = {relation.place for relation in chosen}
     chosen += find_steps(columns, rows.cells, [k for k in rows.numbers if k not in told])
@@ -80,7 +80,7 @@ def _with_share(
     return replace(relation, share=float(kept.mean()) if len(kept) else 0.0, empty=empty)
 
 
-def _chosen(found: Sequence[Relation], rows: Halves) -> list[Relation]:
+def _chosen(found: Sequence[Relation], rows: SplitHalves) -> list[Relation]:
     """One relation for a column, so that none follows from itself; the simplest first."""
 
     def worth(relation: Relation) -> tuple[float, ...]:

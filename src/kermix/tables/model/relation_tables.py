@@ -6,13 +6,13 @@ from itertools import combinations
 import numpy as np
 
 from kermix.data.schema.columns import NumberColumn
-from kermix.tables.model.relation_rows import Halves
+from kermix.tables.model.relation_rows import SplitHalves
 from kermix.tables.model.relations import LookupRelation, Relation
 
 __all__ = ["lookups", "table_of"]
 
 
-def lookups(rows: Halves) -> Iterator[Relation]:
+def lookups(rows: SplitHalves) -> Iterator[Relation]:
     """Tables of values: one column by another one, or by two."""
     keys = [k for k in rows.places if _is_key(rows, k)]
     labels = {k: _labels(rows.taught[:, k]) for k in rows.places}
@@ -32,7 +32,7 @@ def lookups(rows: Halves) -> Iterator[Relation]:
 
 
 def _believed_table(
-    rows: Halves, place: int, keys: tuple[int, ...], purity: float
+    rows: SplitHalves, place: int, keys: tuple[int, ...], purity: float
 ) -> LookupRelation | None:
     if purity < rows.options.share:
         return None
@@ -42,7 +42,7 @@ def _believed_table(
 
 
 def _pairs(
-    rows: Halves,
+    rows: SplitHalves,
     keys: Sequence[int],
     found: set[int],
     purities: Mapping[tuple[int, int], float],
@@ -63,7 +63,7 @@ def _joint(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return joint
 
 
-def _is_key(rows: Halves, place: int) -> bool:
+def _is_key(rows: SplitHalves, place: int) -> bool:
     """Whether a column has few values that come again and again, and no others."""
     column, distinct = rows.columns.schema.modelled[place], rows.distinct[place]
     if isinstance(column, NumberColumn) and column.continuous > 0.3 and distinct > 300:
@@ -116,7 +116,7 @@ def table_of(
     return LookupRelation(place, sources, 1.0, tuple(best), tuple(v for _, v in best.values()))
 
 
-def _beats(rows: Halves, relation: LookupRelation, keys: Sequence[int]) -> bool:
+def _beats(rows: SplitHalves, relation: LookupRelation, keys: Sequence[int]) -> bool:
     """Whether a table is right where the most common value, or one key alone, is not."""
     if not rows.believed(relation):
         return False

@@ -186,19 +186,19 @@ def _repeats(
     """Whether values repeat so often that each should have a code.
 
     Args:
-        column: The column, whose atoms many rows have anyway.
+        column: The column, whose atoms many rows have anyway, and do not count.
         values: Its values.
         counts: How many rows have each.
         many_rows: Of a value, on average: so many are enough.
-        fewest_rows: So many are needed of a value that is no atom, and that there are less
-            different ones than the next share of what rounding explains.
+        fewest_rows: So many are needed, and that there are less different values than the next
+            share of what rounding explains.
         explained: This share. Chosen, with the number before, on segment, flights and diamonds.
     """
-    if counts.sum() >= many_rows * len(values):
-        return True
     rest = ~np.isin(values, column.atoms)
     own, rows = values[rest], counts[rest]
-    if rows.sum() < fewest_rows * len(own) or not len(own):
+    if not len(own) or rows.sum() >= many_rows * len(own):
+        return True
+    if rows.sum() < fewest_rows * len(own):
         return False
     return len(own) < explained * _rounded_values(own, rows, column.decimals)
 

@@ -25,7 +25,6 @@ from kermix.tables.compare.column_changes import (
 )
 from kermix.tables.compare.column_charts import encoded_values, step_of
 from kermix.tables.compare.verdict import classify
-from kermix.tables.evaluate.copies import looked_at, panel_of
 from kermix.tables.model.closeness import closest_distances, copies
 from kermix.tables.model.distribution import ColumnDistribution
 from kermix.training.mixture_search import gaussian_log_densities
@@ -263,6 +262,8 @@ def _privacy(
 
 def _places(schema: Schema, rows: EncodedTable) -> tuple[str, ...]:
     """Columns of a panel in which held-out rows are never where training rows are: the year."""
+    from kermix.tables.evaluate.copies import looked_at, panel_of
+
     some = rows[looked_at(len(rows)).numpy()]
     numbers, positions = list(schema.numbers), schema.positions(some)
     columns = {}
