@@ -60,6 +60,8 @@ NUMBERS = {  # cells, and the numbers that they are
     "spaces around": ([" $5.00 ", " $7.00 "], [5, 7]),
     "plain with decimals": (["1.5", "2.75", "-3.0"], [1.5, 2.75, -3]),
     "plain with thousands": (["1,234", "5", "1,000,000"], [1234, 5, 1e6]),
+    "Indian pairs": (["1,23,456", "1", "-12,34,567"], [123456, 1, -1234567]),
+    "Indian money": (["₹1,23,456.50", "₹9,999.00"], [123456.5, 9999]),
     "plain with a decimal comma": (["1,5", "2,25"], [1.5, 2.25]),
     "both marks": (["1.234,5", "2,5", "1.234.567,8"], [1234.5, 2.5, 1234567.8]),
     "zeros": (["$0.00", "$0.10"], [0, 0.1]),
@@ -98,7 +100,6 @@ NO_NUMBERS = {
     "quarters": ["Q1", "Q2"],
     "digits": ["12", "13"],
     "long digits": ["12345678901234567890", "7"],
-    "Indian groups": ["1,23,456", "1"],
     "either mark": ["1,234", "1.234"],
     "feet": ["5'10", "6'1"],
     "two currencies": ["$5", "€5"],
@@ -316,11 +317,12 @@ def lakhs(number):
 
 
 @pytest.mark.parametrize("write", [
-    lakhs, lambda k: f"{k // 3600}:{k // 60 % 60:02d}:{k % 60:02d}",
+    lambda k: f"{lakhs(k)},{k % 100:02d}",
+    lambda k: f"{k // 3600}:{k // 60 % 60:02d}:{k % 60:02d}",
     lambda k: f"{k // 60}:{k % 60:02d}",
 ])  # fmt: skip
 def test_numbers_with_other_marks_are_no_keys(write):
-    """Commas after two digits, and durations: samples had invented ones of them."""
+    """Commas before two digits, and durations: samples had invented ones of them."""
     numbers = np.random.default_rng(0).integers(10**5, 10**6, 200).tolist()
     schema = km.Schema.infer({"x": [write(k) for k in numbers]})
     assert schema["x"].kind == "text"
@@ -328,6 +330,33 @@ def test_numbers_with_other_marks_are_no_keys(write):
     few = km.Schema.infer({"x": [write(k) for k in numbers[:5] * 40]})
     assert few["x"].kind == "category"
     assert not few.notes()
+
+
+@pytest.mark.parametrize("form", ["{}", "\u20b9{}", "Rs. {}.50", "-{}"])
+def test_numbers_grouped_as_in_india_are_numbers_and_written_so(form):
+    numbers = np.random.default_rng(0).integers(10**3, 10**8, 300).tolist()
+    cells = [form.format(lakhs(k)) for k in numbers]
+    schema = km.Schema.infer({"x": cells})
+    column = schema["x"]
+    assert column.kind == "number"
+    assert column.high - column.low > 0.9e8
+    found = km.Schema.from_dict(json.loads(json.dumps(schema.to_dict())))
+    assert found.decode(found.encode({"x": cells}))["x"] == cells
+    usual = [form.format(f"{k:,}") for k in numbers]  # in other countries
+    assert "pairs" not in km.Schema.infer({"x": usual})["x"].form.to_dict()
+
+
+@pytest.mark.parametrize(("rows", "kind"), [(60, "a category"), (3000, "text")])
+def test_what_a_column_of_several_forms_has_become_is_said(rows, kind):
+    """It was called text also where it was a category, which nothing has to be done about."""
+    rng = np.random.default_rng(0)
+    cells = [
+        f"{'$' if k % 2 else 'USD '}{v}.50" for k, v in enumerate(rng.integers(1, rows, rows))
+    ]
+    cells = cells[:20] * 3 if rows == 60 else cells
+    schema = km.Schema.infer({"x": cells})
+    assert schema["x"].kind == kind.removeprefix("a ")
+    assert f"so it is {kind}. Correct" in schema.notes()[0]
 
 
 def test_a_zero_with_a_sign_leaves_numbers_numbers():

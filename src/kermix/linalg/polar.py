@@ -100,9 +100,7 @@ class Products:
     gram_scale = 1.0  # Gram matrices are those of the matrix times this
     rounding = 0.0  # of the value, relative, beyond that of its dtype
     is_short = False  # whether the mantissa is shorter than that of the dtype
-    # Of the tolerance, times the largest: singular values that are resolved before the first look
-    # at the bound, where nothing can be read. 0: all, as steps of what is done cannot be skipped.
-    share_in_a_graph = 0.0
+    can_skip = False  # steps of matrices that need none
 
     def precision(self) -> AbstractContextManager[None]:
         """Set what products need while they are formed."""
@@ -128,8 +126,8 @@ class Products:
         """The cubic `a x - b x x' x`."""
         return torch.baddbmm(x, gram, x, beta=a, alpha=-b)
 
-    def skip(self, done: Tensor) -> None:  # (B,)
-        """From now on leave matrices that are done as they are, where that is possible."""
+    def skip(self, idle: Tensor) -> None:  # (B,), bool
+        """From now on leave these matrices, and no others, as they are; only where `can_skip`."""
         raise NotImplementedError
 
 
@@ -208,7 +206,6 @@ class _Fused(Products):
 
     is_short = True
     rounding = ROUNDING_BESIDE_PROBES
-    share_in_a_graph = 0.08
     # From this side on they are the fastest, and the library's steps, whose products save more
     # than a pass over the memory takes. Both of results/bench/speed-h200.json.
     least, least_by_library = 768, 6144
@@ -223,8 +220,7 @@ class _Fused(Products):
         batch, self._m, self._n = matrix.shape
         rows, columns = (polar_triton.whole_tiles(side) for side in (self._m, self._n))
         self._by_library = min(self._m, self._n) >= self.least_by_library and HAS_HALF_PRODUCTS
-        if self._by_library:
-            self.share_in_a_graph = 0.0
+        self.can_skip = not self._by_library
         self._half = matrix.new_zeros(batch, rows, columns, dtype=torch.float16)
         self._next = self._half if self._by_library else torch.zeros_like(self._half)
         self._gram = matrix.new_empty(batch, rows, rows, dtype=torch.float16)
@@ -254,7 +250,8 @@ class _Fused(Products):
         gram.mul_(self.gram_scale / square)
         root = (square * self.gram_scale**2).sqrt()
         x = matrix / root
-        self._kernels.halve(x, self._half, self.gram_scale)
+        for half in (self._half, self._next) if self.can_skip else (self._half,):
+            self._kernels.halve(x, half, self.gram_scale)  # a step may be skipped
         return x, gram, root[..., 0, 0]
 
     def gram(self, x: Tensor) -> Tensor:  # (B, M, N) -> (B, M, M)
@@ -277,9 +274,9 @@ class _Fused(Products):
         self._half, self._next = self._next, self._half
         return x
 
-    def skip(self, done: Tensor) -> None:  # (B,)
-        """From now on leave matrices that are done as they are."""
-        self._done.copy_(done)
+    def skip(self, idle: Tensor) -> None:  # (B,), bool
+        """From now on leave these matrices, and no others, as they are."""
+        self._done.copy_(idle)
 
     def _formed_gram(self, factor: float) -> Tensor:
         self._kernels.gram(self._half, self._gram, self._done, factor)
@@ -349,6 +346,12 @@ class _Interval:
         ends = (a * x - b * x**3 for x in (self.low, self.high))
         self.low, self.high = min(ends), 2 * b * peak
         return a, b
+
+    def unit_step(self) -> tuple[float, float]:
+        """The same, of a cubic whose largest value is 1 again."""
+        a, b = self.step()
+        high, self.low, self.high = self.high, self.low / self.high, 1.0
+        return a / high, b / high
 
     def extend(self, resolved: float) -> None:
         """Follow smaller singular values."""
@@ -444,9 +447,8 @@ def _chain(
     parts = None if over is None else over.sum(torch.bmm(matrix, matrix.mT))
     x, gram, root = products.first(matrix, parts)
     readable, scale = can_sync(matrix), products.gram_scale
-    share = _share_of_a_start(gram, scale) if readable else products.share_in_a_graph
     finest = max(tolerance / (2 * _rows(matrix)), torch.finfo(matrix.dtype).eps)
-    interval = _Interval.of(max(_reached(share * tolerance, tolerance), finest))
+    x, gram, interval, resolved = _started(x, gram, tolerance, finest, products, readable)
     settled: tuple[_Look, Tensor] | None = None  # the first look, and what is done, unread
     while True:
         before = interval.low, interval.high
@@ -454,7 +456,7 @@ def _chain(
         x = products.step(x, gram, a, b)
         if interval.spread <= SHARE_OF_SPREAD * tolerance:
             value = _total((x * matrix).sum((-2, -1)), over) / interval.high
-            look = _looked(value, root, interval, before, gram, scale)
+            look = _looked(value, root * resolved, interval, before, gram, scale)
             if interval.resolved <= finest:
                 break
             excess = (look.bound / (tolerance * value)).nan_to_num(0)
@@ -464,10 +466,12 @@ def _chain(
                     break
                 # The bound is proportional to the smallest singular value that is resolved.
                 interval.extend(max(interval.resolved / max(2 * largest, 4.0), finest))
+                resolved = interval.resolved
             else:
                 settled = look, excess <= 1
                 products.skip(settled[1])
                 interval.extend(finest)
+                resolved = finest
         gram = _total(products.gram(x), over)
     if settled is not None:
         first, done = settled
@@ -475,25 +479,56 @@ def _chain(
     return x, look
 
 
+def _started(
+    x: Tensor, gram: Tensor, tolerance: float, finest: float, products: Products, readable: bool
+) -> tuple[Tensor, Tensor, _Interval, Tensor | float]:
+    """The first steps that some matrices do not need, by those that do; what each resolves then.
+
+    Step by step this is the chain of the smallest singular value that is resolved for any matrix;
+    one that leaves out the first steps is as if it had begun later. Where values can be read, or
+    no matrix can be skipped, there are no such steps.
+    """
+    if not (readable or products.can_skip):
+        return x, gram, _Interval.of(finest), finest
+    wanted = _to_resolve(gram, products.gram_scale, tolerance)
+    if readable:
+        interval = _Interval.of(max(_reached(float(wanted.min()), tolerance), finest))
+        return x, gram, interval, interval.resolved
+    least, most = (max(_reached(share * tolerance, tolerance), finest) for share in (0.005, 0.35))
+    interval = _Interval.of(least)
+    resolved = torch.full_like(wanted, least)
+    while interval.low < 0.95 * most:
+        a, b = interval.unit_step()
+        idle = wanted >= interval.low
+        resolved = torch.where(idle, interval.low, resolved)
+        products.skip(idle)
+        x = products.step(x, gram, a, b)
+        gram = products.gram(x)
+    products.skip(torch.zeros_like(wanted, dtype=torch.bool))
+    interval.resolved = interval.low  # of those that resolve least
+    return x, gram, interval, resolved
+
+
 def _looked(
     value: Tensor,  # (B,)
-    root: Tensor,  # (B,)
+    resolved: Tensor,  # (B,)
     interval: _Interval,
     before: tuple[float, float],
     gram: Tensor,  # (B, M, M)
     scale: float,
 ) -> _Look:
-    """Value and bound after a step, with the interval and the Gram matrix before it."""
+    """Value and bound after a step, with the interval and the Gram matrix before it.
+
+    `resolved` is the smallest singular value in the interval.
+    """
     low, high = before
     bound = value * interval.spread / (1 - interval.spread)
-    bound = bound + root * interval.resolved * high / low * _unresolved(gram, high * high * scale)
+    bound = bound + resolved * high / low * _unresolved(gram, high * high * scale)
     return _Look(value, bound, torch.full_like(value, interval.high))
 
 
 def _reached(wanted: float, tolerance: float) -> float:
     """The smallest singular value that as many steps resolve as the wanted one needs."""
-    if not wanted:
-        return 0.0
     return next((least for least in _least_of_steps(tolerance) if least <= wanted), wanted)
 
 
@@ -551,29 +586,29 @@ def binary_unit(matrix: Tensor, over: Reduction | None = None) -> Tensor:  # (*B
     return inside / (2 * torch.frexp(inside).mantissa)
 
 
-def _share_of_a_start(
+def _to_resolve(
     gram: Tensor,  # (B, M, M)
     scale: float,
-    of_rows: float = 16.0,
+    tolerance: float,
+    of_root: float = 0.6,
     smallest: float = 0.005,
-) -> float:
-    """How small a share of the tolerance to resolve before the first look at the bound.
+) -> Tensor:  # (B,)
+    """The smallest singular value to resolve before the first look at the bound.
 
-    The bound is about that share, times the number of rows over the nuclear norm of the scaled
-    matrix, of which the largest singular value and, for the others, the sums of squares and of
-    fourth powers tell a part; it grows with the number of singular values that are not resolved,
-    of which few kernel matrices have as many as rows over `of_rows`. A look that comes too early
-    costs four steps, a step more before it costs one.
+    The bound is about that value, times the root of the number of rows over the nuclear norm of
+    the scaled matrix, of which the largest singular value and, for the others, the sums of squares
+    and of fourth powers tell a part. A look that comes too early costs four steps, a step more
+    before it costs one: `of_root` is for one look at most kernel matrices.
     """
     squares, fourths = _moments(gram, scale)
     largest = _about_largest(gram) / scale
     others = (squares - largest).clamp(min=0).pow(1.5)
     norm = largest.sqrt() + others / (fourths - largest.square()).clamp(min=1e-12).sqrt()
-    least = float((of_rows / gram.shape[-1] * norm).nan_to_num(1.0).min())
-    return min(max(least, smallest), 1.0)
+    share = (of_root / math.sqrt(gram.shape[-1]) * norm).nan_to_num(1.0)
+    return tolerance * share.clamp(smallest, 1.0)
 
 
-def _about_largest(gram: Tensor, rounds: int = 3, probes: int = 8) -> Tensor:  # (B, M, M) -> (B,)
+def _about_largest(gram: Tensor, rounds: int = 2, probes: int = 8) -> Tensor:  # (B, M, M) -> (B,)
     """The largest eigenvalue but for a little, from below."""
     wide = torch.promote_types(gram.dtype, torch.float32)
     vectors = probing_signs(gram.shape[-1], probes, gram).expand(len(gram), -1, -1)

@@ -86,7 +86,7 @@ class TwoSampleResult:
     aggregate: AggregateTest | None = None  # what the test without a cost found
 
 
-class TestOptions(TypedDict, total=False):
+class CostTestOptions(TypedDict, total=False):
     """What rarely needs to be said of a test."""
 
     groups: tuple[Tensor, Tensor] | None
@@ -99,7 +99,7 @@ class TestOptions(TypedDict, total=False):
 
 
 @torch.no_grad()
-@with_options(TestOptions, groups=None, weights_x=None, weights_y=None, form="local",
+@with_options(CostTestOptions, groups=None, weights_x=None, weights_y=None, form="local",
               ridge="auto", kernel=None, layout=None)  # fmt: skip
 def two_sample_test(
     x: Tensor | np.ndarray,  # (N, d)
@@ -109,7 +109,7 @@ def two_sample_test(
     permutations: int = 500,
     *,
     seed: Seed = 0,
-    **options: Unpack[TestOptions],
+    **options: Unpack[CostTestOptions],
 ) -> TwoSampleResult:
     r"""Permutation test of whether `x` and `y` come from the same distribution.
 

@@ -76,6 +76,7 @@ class NumberForm:
         least: The fewest.
         whole: Whether whole numbers have none, however many others have.
         bare: Whether no zero is written before the mark.
+        pairs: Whether digits before the last three are in pairs, as in India: 1,23,456.
 
     Example:
         >>> import pyarrow
@@ -94,6 +95,12 @@ class NumberForm:
     least: int = 0
     whole: bool = False
     bare: bool = False
+    pairs: bool = False
+
+    @property
+    def marks(self) -> "Marks":
+        """What is inside of numbers."""
+        return Marks(self.decimal, self.thousands, self.pairs)
 
     @property
     def around(self) -> tuple[str, str]:
@@ -113,8 +120,8 @@ class NumberForm:
         affixes = [self.around, ("", "")] if plain else [self.around]
         cells = _combined(cells)
         bodies = _bodies(cells, affixes)
-        bodies = compute.if_else(_match(bodies, _body(self.decimal, self.thousands)), bodies, None)
-        return _numbers(cells, bodies, self.decimal, self.thousands)
+        bodies = compute.if_else(_match(bodies, self.marks.body), bodies, None)
+        return _numbers(cells, bodies, self.marks)
 
     def write(self, numbers: np.ndarray) -> list[str]:
         """Numbers as text, rounded as all are."""
@@ -122,6 +129,7 @@ class NumberForm:
         texts = []
         for number in np.asarray(numbers, np.float64).tolist():
             body = self._body(abs(number))
+            body = _in_pairs(body) if self.pairs else body
             below = number < 0 and body.strip("0.,") != ""
             around = self.negative if below else self.positive
             texts.append(around.replace("#", body.translate(marks), 1))
@@ -142,8 +150,8 @@ class NumberForm:
         return f"{digits}.{rest}" if rest else digits
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return asdict(self)
+        """Ready for JSON, without what is rare."""
+        return {name: value for name, value in asdict(self).items() if name != "pairs" or value}
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> "NumberForm":
@@ -159,6 +167,35 @@ class NumberForm:
         if not all(isinstance(n, int) and 0 <= n < 100 for n in counts):
             raise ValueError(f"the form of numbers has {form.decimals!r} decimals")
         return form
+
+
+def _in_pairs(body: str) -> str:
+    """A number with commas before its last three whole digits and each pair before them."""
+    whole, point, rest = body.replace(",", "").partition(".")
+    head, tail = whole[:-3], whole[-3:]
+    pairs = [head[max(0, k - 2) : k] for k in range(len(head), 0, -2)]
+    return ",".join([*reversed(pairs), tail]) + point + rest
+
+
+class Marks(NamedTuple):
+    """What is inside of numbers: the decimal mark, what is between thousands, and Indian pairs."""
+
+    decimal: str
+    thousands: str = ""
+    pairs: bool = False
+
+    @property
+    def body(self) -> str:
+        """What numbers look like, as a regular expression."""
+        mark, rest = _escaped(self.decimal), f"(?:{_escaped(self.decimal)}[0-9]+)?"
+        plain = f"[0-9]+{rest}|{mark}[0-9]+"
+        if not self.thousands:
+            return plain
+        if self.pairs:
+            return f"[1-9][0-9]?(?:,[0-9]{{2}})*,[0-9]{{3}}{rest}|{plain}"
+        spaced = self.thousands in SPACES
+        between = f"[{SPACES}]" if spaced else f"[{_escaped(self.thousands)}]"
+        return f"[1-9][0-9]{{0,2}}(?:{between}[0-9]{{3}})+{rest}|{plain}"
 
 
 class NumberLook(NamedTuple):
@@ -182,13 +219,13 @@ class NumberLook(NamedTuple):
     marks: tuple[str, ...] = ()
     unknown: bool = False
 
-    def note(self, name: str) -> str | None:
-        """What to say of a column that is text although most of its cells are numbers."""
+    def note(self, name: str, becomes: str = "text") -> str | None:
+        """What to say of a column that is text, say, although most of its cells are numbers."""
         if self.unknown:
             return (
                 f"{name}: {self.example!r} and others hold numbers in a form that is not known, "
-                "so it is text. Write numbers alone, each in a column of its own, or use --kind "
-                f"{name}=category."
+                f"so it is {becomes}. Write numbers alone, each in a column of its own, or use "
+                f"--kind {name}=category."
             )
         if self.form is not None or min(self.numbers / MOSTLY, self.share / OFTEN) < 1:
             return None
@@ -196,13 +233,13 @@ class NumberLook(NamedTuple):
             shown = " and ".join(repr(other) for other in self.others[:2])
             return (
                 f"{name}: {100 * (1 - self.share):.2g} % of the cells, such as {shown}, are not "
-                f"numbers written as {self.example!r} is, so it is text. Correct them, name them "
-                f"as gaps (--missing), or use --kind {name}=category."
+                f"numbers written as {self.example!r} is, so it is {becomes}. Correct them, name "
+                f"them as gaps (--missing), or use --kind {name}=category."
             )
         if any(c not in f"0123456789{MARKS}{SIGNS}" for c in self.example):
             return (
                 f"{name}: {self.example!r} and the others do not have one decimal mark, so it is "
-                f"text; if it is a category, use --kind {name}=category."
+                f"{becomes}; if it is a category, use --kind {name}=category."
             )
         return None
 
@@ -276,7 +313,7 @@ def look_at_numbers(
 
 
 def _are_odd_numbers(bodies: Any, around: tuple[str, str]) -> bool:
-    """Whether cells are no codes, though their commas are not understood: 1,23,456."""
+    """Whether cells are no codes, though their commas are not understood: 1,2,345."""
     return around == ("", "") and _has(bodies, ",")
 
 
@@ -305,11 +342,11 @@ def _form(
     marks = _marks(bodies, decimal, not any(parts[0].around))
     if marks is None:
         return None
-    numbers = _numbers(filled, bodies, *marks)
+    numbers = _numbers(filled, bodies, marks)
     below = compute.less(numbers, 0)
     if compute.any(below).as_py():
         parts = [*parts, *filter(None, map(_parts, _some(filled.filter(below))))]
-    form = replace(_signed(parts), decimal=marks[0], thousands=marks[1])
+    form = replace(_signed(parts), **marks._asdict())
     form = _with_decimals(form, bodies)
     if any(parts[0].around) or sure:
         return form
@@ -445,25 +482,16 @@ def _escaped(text: str) -> str:
     return "".join(c if c.isalnum() else f"\\x{{{ord(c):x}}}" for c in text)
 
 
-def _body(decimal: str, thousands: str) -> str:
-    """The digits of a number with these marks."""
-    mark, rest = _escaped(decimal), f"(?:{_escaped(decimal)}[0-9]+)?"
-    plain = f"[0-9]+{rest}|{mark}[0-9]+"
-    if not thousands:
-        return plain
-    between = f"[{SPACES}]" if thousands in SPACES else f"[{_escaped(thousands)}]"
-    return f"[1-9][0-9]{{0,2}}(?:{between}[0-9]{{3}})+{rest}|{plain}"
-
-
-def _numbers(cells: Any, bodies: Any, decimal: str, thousands: str) -> Any:
+def _numbers(cells: Any, bodies: Any, marks: Marks) -> Any:
     """Digits as floats, negative where the cells are."""
     from pyarrow import compute
 
     arrow = load_pyarrow()
-    for mark in SPACES if thousands and thousands in SPACES else thousands:
+    spaced = marks.thousands and marks.thousands in SPACES
+    for mark in SPACES if spaced else marks.thousands:
         bodies = compute.replace_substring(bodies, mark, "")
-    if decimal != ".":
-        bodies = compute.replace_substring(bodies, decimal, ".")
+    if marks.decimal != ".":
+        bodies = compute.replace_substring(bodies, marks.decimal, ".")
     sizes = bodies.cast(arrow.float64())
     below = compute.match_substring_regex(cells, f"[{MINUS}(]")
     return compute.if_else(below, compute.negate(sizes), sizes)
@@ -482,40 +510,42 @@ def _may_be_codes(bodies: Any, parts: Sequence[_Cell], exact: int = 15) -> bool:
     return letters and all(p.below and p.pattern[0] not in SIGNS for p in parts)
 
 
-def _marks(bodies: Any, decimal: str, plain: bool) -> tuple[str, str] | None:
+def _marks(bodies: Any, decimal: str, plain: bool) -> Marks | None:
     """The decimal mark and what is between thousands; None if cells do not agree."""
     points = [m for m in ".," if _has(bodies, m)]
     ways = _possible_marks(bodies, points, decimal, plain)
-    fits = [way for way in ways if _all(_match(bodies, _body(*way)))]
+    fits = _fitting(bodies, ways) or _fitting(bodies, [Marks(".", ",", pairs=True)])
     sure = len(fits) == 1 or len(points) < 2
-    if not fits or not sure or (plain and _is_a_name(bodies, *fits[0], decimal)):
+    if not fits or not sure or (plain and _is_a_name(bodies, fits[0], decimal)):
         return None
     return fits[0]
 
 
-def _possible_marks(
-    bodies: Any, points: list[str], decimal: str, plain: bool
-) -> list[tuple[str, str]]:
+def _fitting(bodies: Any, ways: Sequence[Marks]) -> list[Marks]:
+    return [way for way in ways if _all(_match(bodies, way.body))]
+
+
+def _possible_marks(bodies: Any, points: list[str], decimal: str, plain: bool) -> list[Marks]:
     """Decimal marks with what may then be between thousands, the most likely ones first."""
     if groups := [m for m in MARKS if m not in ".," and _has(bodies, m)]:
         return _with_groups(bodies, points or [decimal], groups)
     if not points:
-        return [(decimal, "")]
+        return [Marks(decimal)]
     if len(points) == 1:
-        ways = [(points[0], ""), (_other_point(points[0]), points[0])]
+        ways = [Marks(points[0]), Marks(_other_point(points[0]), points[0])]
         return ways[::-1] if _are_groups(bodies, points[0], decimal, plain) else ways
     other = _other_point(decimal)
-    return [(decimal, other), (other, decimal)]
+    return [Marks(decimal, other), Marks(other, decimal)]
 
 
-def _with_groups(bodies: Any, points: list[str], groups: list[str]) -> list[tuple[str, str]]:
+def _with_groups(bodies: Any, points: list[str], groups: list[str]) -> list[Marks]:
     """The one way of numbers with spaces or apostrophes, if there is one."""
     from pyarrow import compute
 
     if len(points) > 1 or len({mark in SPACES for mark in groups}) > 1:
         return []
     most = max(groups, key=lambda m: compute.sum(compute.match_substring(bodies, m)).as_py())
-    return [(points[0], most)]
+    return [Marks(points[0], most)]
 
 
 def _other_point(mark: str) -> str:
@@ -544,16 +574,16 @@ def _are_groups(bodies: Any, mark: str, decimal: str, plain: bool) -> bool:
     return compute.max(compute.utf8_length(without)).as_py() <= 3
 
 
-def _is_a_name(bodies: Any, decimal: str, thousands: str, usual: str) -> bool:
+def _is_a_name(bodies: Any, marks: Marks, usual: str) -> bool:
     """Whether groups of digits may be a telephone number, or an address of a computer."""
     from pyarrow import compute
 
-    if not thousands or _has(bodies, decimal):
+    if not marks.thousands or _has(bodies, marks.decimal):
         return False
-    if thousands in SPACES:
+    if marks.thousands in SPACES:
         ends = compute.min_max(compute.utf8_length(bodies)).as_py()
         return bool(ends["min"] == ends["max"])
-    return thousands == "." and usual == "."
+    return marks.thousands == "." and usual == "."
 
 
 def _signed(parts: Sequence[_Cell]) -> NumberForm:

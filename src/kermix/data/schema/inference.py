@@ -13,7 +13,11 @@ import numpy as np
 
 from kermix.data.readers.common import any_match, load_pyarrow
 from kermix.data.readers.frames import ColumnType, declared_array
-from kermix.data.readers.number_forms import NumberForm, look_at_numbers, without_marks
+from kermix.data.readers.number_forms import (
+    NumberForm,
+    look_at_numbers,
+    without_marks,
+)
 from kermix.data.schema.columns import (
     EXACT,
     CategoryColumn,
@@ -197,19 +201,23 @@ class Judge:
         values, counts = cells.counted
         dates = without_marks(values).drop_null()
         way = text_format(dates)
-        note = time_note(cells.name, dates, way)
         if way is not None:
-            self.remarks.extend(filter(None, [note]))
+            self.remarks.extend(filter(None, [time_note(cells.name, dates, way)]))
             return self._time(cells, None, way)
         look = look_at_numbers(values, counts=counts)
         if look.form is not None:
             return self._written_numbers(cells, look.form)
-        note = note or look.note(cells.name)
-        may_be_key = note is None or look.may_be_codes  # what is mostly money is no id
+
+        def note(becomes: str) -> str | None:
+            return time_note(cells.name, dates, None, becomes) or look.note(cells.name, becomes)
+
+        may_be_key = look.may_be_codes or note("text") is None  # what is mostly money is no id
+        column = self._text(cells, may_be_key) or self._category(cells)
         natural = look.unknown and len(values) <= self.category_up_to  # few times of a day, say
-        note = None if cells.explained or natural else note
-        self.remarks.extend(filter(None, [note]))
-        return self._text(cells, may_be_key) or self._category(cells)
+        if not (cells.explained or natural):
+            becomes = "text" if column.kind == "text" else f"a {column.kind}"
+            self.remarks.extend(filter(None, [note(becomes)]))
+        return column
 
     def _written_numbers(self, cells: ColumnCells, form: NumberForm) -> NumberColumn:
         numbers = form.read(cells.filled)

@@ -224,13 +224,16 @@ def _one_day(words: Any, form: str) -> bool:
     return len(compute.day(parse_times(words, form, "s")).unique()) == 1 < len(words)
 
 
-def time_note(name: str, words: Any, way: tuple[str, str] | None) -> str | None:
+def time_note(
+    name: str, words: Any, way: tuple[str, str] | None, becomes: str = "text"
+) -> str | None:
     """What to say of text that is dates in one of two ways, or dates that are not read.
 
     Args:
         name: Of the column.
         words: Its distinct cells.
         way: How they are written, if that is known.
+        becomes: What it is, if it is not.
     """
     if way is not None:
         turned = turned_around(way[0])
@@ -248,9 +251,9 @@ def time_note(name: str, words: Any, way: tuple[str, str] | None) -> str | None:
     first, odd = _unlike(words, some)
     why = f"but {odd!r} is not written so" if odd else "but not in a way that is known"
     return (
-        f"{name}: {(first or dated[0])!r} and others are dates or times, {why}, so it is text. "
-        f"Write all as 2024-01-31 or 2024-01-31 12:30:00, name gaps (--missing), or use "
-        f"--kind {name}=category."
+        f"{name}: {(first or dated[0])!r} and others are dates or times, {why}, so it is "
+        f"{becomes}. Write all as 2024-01-31 or 2024-01-31 12:30:00, name gaps (--missing), or "
+        f"use --kind {name}=category."
     )
 
 
