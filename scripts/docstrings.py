@@ -11,13 +11,13 @@ from kermix.settings import Settings
 
 
 class Docstrings(griffe.Extension):
-    """Examples are code, and a cost takes `return_info` beside what its definition shows."""
+    """Examples are code, and functions take keywords beside what their definitions show."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Adapt one object."""
         if obj.docstring is None:
             return
-        if isinstance(obj, griffe.Class):
+        if isinstance(obj, griffe.Class) and any("Settings" in str(b) for b in obj.bases):
             made = getattr(importlib.import_module(obj.module.path), obj.name, None)
             if isinstance(made, type) and issubclass(made, Settings):  # which list their settings
                 obj.docstring.value = inspect.getdoc(made) or ""
@@ -34,6 +34,31 @@ class Docstrings(griffe.Extension):
                     default="False",
                 )
             )
+
+        if isinstance(obj, griffe.Function) and any(
+            d.callable_path.endswith("with_options") for d in obj.decorators
+        ):
+            self._spell_out(obj)
+
+    def _spell_out(self, function: griffe.Function) -> None:
+        """Show the keywords that `with_options` adds, with their types and defaults."""
+        made = getattr(importlib.import_module(function.module.path), function.name, None)
+        if made is None:
+            return
+        for parameter in [p for p in function.parameters if p.name == "options"]:
+            del function.parameters[parameter.name]
+        known = {p.name for p in function.parameters}
+        for name, parameter in inspect.signature(made).parameters.items():
+            if name not in known:
+                hint = inspect.formatannotation(parameter.annotation)
+                function.parameters.add(
+                    griffe.Parameter(
+                        name,
+                        annotation=re.sub(r"\b[a-z_.]+\.(?=[A-Z])", "", hint),
+                        kind=griffe.ParameterKind.keyword_only,
+                        default="..." if callable(parameter.default) else repr(parameter.default),
+                    )
+                )
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """Take types without what is said of them, before signatures are made of them."""

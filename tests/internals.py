@@ -435,7 +435,7 @@ if TYPE_CHECKING:
         mean_measures,
         standard_error,
     )
-    from kermix.two_sample.kernel_family import Kernels, KernelStatistics
+    from kermix.two_sample.kernel_family import KernelFamilyStatistics, Kernels
     from kermix.two_sample.mean_test import mean_test
     from kermix.two_sample.permutation import (
         Blocks,

@@ -33,12 +33,12 @@ __all__ = [
     "Declared",
     "Family",
     "MatrixForm",
-    "Part",
     "PriorName",
     "ProductForm",
     "ProductPath",
     "Setting",
     "Settings",
+    "SettingsPart",
     "Strategy",
     "check_name",
     "usual",
@@ -238,7 +238,7 @@ class Declared:
         return ",".join(f"{v:g}" if isinstance(v, float) else str(v) for v in values)
 
 
-class Part(NamedTuple):
+class SettingsPart(NamedTuple):
     """The settings that a family of models has, with its defaults; what the family is."""
 
     what: str
@@ -307,12 +307,12 @@ class Settings:
 
     @classmethod
     @cache
-    def part(cls, name: str | None = None) -> Part:
+    def part(cls, name: str | None = None) -> SettingsPart:
         """The settings of a family of models; by default the first."""
         family = next(f for f in cls.families if name in (None, f.name))
         own = [d.within(family.name) for d in cls.declared() if d.is_of(family.name)]
         settings = [replace(d, choices=family.models) if d.name == "model" else d for d in own]
-        return Part(family.what, tuple(settings))
+        return SettingsPart(family.what, tuple(settings))
 
     @classmethod
     def names(cls) -> tuple[str, ...]:

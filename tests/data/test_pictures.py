@@ -154,6 +154,16 @@ def test_worker_processes_give_the_same(tmp_path):
     ]
 
 
+def test_pictures_that_nobody_waits_for_any_more_are_left_in_silence(tmp_path, recwarn):
+    """As where the disk runs full: joblib's own loop would warn, and keep its processes."""
+    broken_folder(tmp_path)
+    files = [(f.name, f) for f in sorted(tmp_path.iterdir())] * 100
+    decoded = decode_all(files, len(files), COLOUR, workers=2)
+    next(decoded)
+    decoded.close()
+    assert not [str(w.message) for w in recwarn]
+
+
 class Ends:
     """Content that ends the process which unpacks it, as a system without memory does."""
 

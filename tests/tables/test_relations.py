@@ -159,12 +159,12 @@ def test_gaps_are_filled_by_them(model):
 def test_gaps_of_the_table_are_drawn_as_often():
     random = np.random.default_rng(3)
     table = shop().astype(object).mask(random.random((1200, 11)) < 0.1).infer_objects()
-    model = km.TableModel(**TINY).fit(table)
+    model = km.TableModel(**{**TINY, "steps": 300}).fit(table)
     assert "total = men + women, in all rows" in model.relations
     drawn = model.sample(2000, random_state=0)
     whole = drawn[["total", "men", "women"]].dropna()
     assert (whole["men"] + whole["women"] == whole["total"]).all()
-    assert drawn["total"].isna().mean() == pytest.approx(0.1, abs=0.05)
+    assert drawn["total"].isna().mean() == pytest.approx(table["total"].isna().mean(), abs=0.05)
 
 
 def test_densities_are_finite_also_where_a_relation_is_broken(model):

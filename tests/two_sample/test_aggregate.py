@@ -18,8 +18,8 @@ from internals import (
     ColumnsScores,
     ColumnStatistics,
     ExchangeableUnits,
+    KernelFamilyStatistics,
     Kernels,
-    KernelStatistics,
     Layout,
     MiddleRanks,
     PairScores,
@@ -328,7 +328,7 @@ def test_products_beyond_single_columns():
 def test_kernel_statistics_by_dense_algebra():
     rows, n, ridge = normal(30, 2, seed=9), 12, 0.02
     units = ExchangeableUnits.of(rows, n, 20, torch.Generator().manual_seed(0))
-    plug_in = KernelStatistics((), [ridge], leading=[5])
+    plug_in = KernelFamilyStatistics((), [ridge], leading=[5])
     members = list(plug_in.raw_values(units, Kernels("Gaussian", "as given", 3)))
     points = units.rows.numpy()
     assert [m.part for m in members] == ["mean"] * 4 + ["second moments"] * 2 + ["mean"] * 2

@@ -37,7 +37,7 @@ from kermix.data.readers.common import (
     is_remote,
 )
 from kermix.errors import OptionError
-from kermix.settings import Declared, Part, check_name
+from kermix.settings import Declared, SettingsPart, check_name
 
 if TYPE_CHECKING:
     from typer._click import Context, HelpFormatter
@@ -90,7 +90,7 @@ def _option(*names: str, text: str) -> Any:
 
 
 @dataclass(frozen=True)
-class ReadingOptions:
+class TableOptions:
     """How tables are read, as it was typed."""
 
     columns: Annotated[
@@ -311,15 +311,15 @@ def takes(**groups: Callable[..., Any]) -> Callable[[Command], Command]:
 
 
 def _reading(**options: Any) -> Reading:
-    return ReadingOptions(**options).reading()
+    return TableOptions(**options).reading()
 
 
-_reading.__signature__ = inspect.signature(ReadingOptions)  # type: ignore[attr-defined]
+_reading.__signature__ = inspect.signature(TableOptions)  # type: ignore[attr-defined]
 reads_tables = takes(reading=_reading)
 
 
 # Options made from classes of settings, and help that shows those that apply.
-Parts: TypeAlias = tuple[Part, ...]
+Parts: TypeAlias = tuple[SettingsPart, ...]
 BY_SET = typer.Option(
     "--set",
     metavar="NAME=VALUE",
@@ -397,7 +397,7 @@ class SettingsOptions:
             told.append(said + _by_default(usual))
         return re.sub(r"`([\w.]+)`", lambda found: self._as_typed(found[1]), " ".join(told))
 
-    def rare(self, part: Part) -> list[str]:
+    def rare(self, part: SettingsPart) -> list[str]:
         """The settings of a family that `--set` alone can give."""
         rare = [setting.name for setting in part.settings if setting.about.rare]
         return [name for name in rare if name not in self._without]
@@ -472,16 +472,16 @@ def value_typed(words: Sequence[str], option: str) -> str | None:
     return value
 
 
-def _of(part: Part, name: str) -> Declared:
+def _of(part: SettingsPart, name: str) -> Declared:
     return next(setting for setting in part.settings if setting.name == name)
 
 
-def _has(part: Part, name: str) -> bool:
+def _has(part: SettingsPart, name: str) -> bool:
     """Whether a setting of a family has an option."""
     return name in part.names and not _of(part, name).about.rare
 
 
-def _choices(part: Part, name: str) -> Sequence[str]:
+def _choices(part: SettingsPart, name: str) -> Sequence[str]:
     return _of(part, name).choices if _has(part, name) else ()
 
 

@@ -26,7 +26,7 @@ from kermix.sketches.kernel_features import NEGLIGIBLE, CenteredBasis
 from kermix.two_sample.column_scores import MiddleRanks
 from kermix.two_sample.permutation import ExchangeableUnits, StatisticValues, evidence
 
-__all__ = ["MEANS", "SECOND_MOMENTS", "KernelStatistics", "Kernels", "Scaling", "scaler"]
+__all__ = ["MEANS", "SECOND_MOMENTS", "KernelFamilyStatistics", "Kernels", "Scaling", "scaler"]
 
 Scaling = Literal["as given", "standardized", "normal scores"]
 Form = Literal["Gaussian", "Laplace"]
@@ -49,7 +49,7 @@ class Kernels(NamedTuple):
 
 
 @dataclass(frozen=True)
-class KernelStatistics:
+class KernelFamilyStatistics:
     """Statistics of all kernels.
 
     Attributes:

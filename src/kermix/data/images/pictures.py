@@ -9,8 +9,9 @@ import io
 import os
 import struct
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -142,21 +143,39 @@ def _decode_blocks(
         for start, block in blocks:
             yield _decode_block(start, block, form)
         return
-    # Unlike the standard library's, these processes neither fork this one, which may run threads
-    # or hold a GPU, nor import the user's script again.
-    joblib = _needed("joblib")
-    decode_in_turn = joblib.Parallel(
-        workers, return_as="generator", batch_size=1, pre_dispatch="4 * n_jobs", mmap_mode=None
-    )
-    try:
-        yield from decode_in_turn(
-            joblib.delayed(_decode_block)(start, block, form) for start, block in blocks
-        )
-    except _needed("joblib.externals.loky").BrokenProcessPool:
-        raise ImageError(
-            "A process that decodes images was killed, most likely for lack of memory; try "
-            "again with workers=1."
-        ) from None
+    yield from _decoded_by(workers, blocks, form)
+
+
+def _decoded_by(
+    workers: int,
+    blocks: Iterator[tuple[int, list[tuple[str, Content]]]],
+    form: Form,
+    ahead: int = 4,
+) -> Iterator[Decoded]:
+    """Blocks decoded by several processes, for each of which some are read ahead.
+
+    Unlike the standard library's, these processes neither fork this one, which may run threads or
+    hold a GPU, nor import the user's script again; unlike joblib's, they end with the last block,
+    and say nothing of those that nobody waits for any more.
+    """
+    loky = _needed("joblib.externals.loky")
+    waiting: deque[Future[Decoded]] = deque()
+    with loky.ProcessPoolExecutor(max_workers=workers) as pool:
+        try:
+            for start, block in blocks:
+                waiting.append(pool.submit(_decode_block, start, block, form))
+                if len(waiting) > ahead * workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        except loky.BrokenProcessPool:
+            raise ImageError(
+                "A process that decodes images was killed, most likely for lack of memory; try "
+                "again with workers=1."
+            ) from None
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
 def _blocks(

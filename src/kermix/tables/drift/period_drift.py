@@ -363,19 +363,19 @@ def drift_over_time(
     return replace(found, notes=tuple(notes))
 
 
-class Pair(NamedTuple):
+class PeriodPair(NamedTuple):
     """A period, and the rows that it is compared with."""
 
     reference: Frame
     period: Frame
 
 
-def _pairs(periods: Periods, asked: str | None, against: str, window: int) -> list[Pair]:
+def _pairs(periods: Periods, asked: str | None, against: str, window: int) -> list[PeriodPair]:
     """Which periods are compared with what."""
     check_option("against", against, get_args(Against))
     if against == "first":
         first, others = _apart(periods, asked)
-        return [Pair(first, table) for table in others]
+        return [PeriodPair(first, table) for table in others]
     if asked is not None:
         raise OptionError(f"reference={asked!r} goes with against='first', not {against!r}.")
     tables = periods.tables
@@ -386,10 +386,12 @@ def _pairs(periods: Periods, asked: str | None, against: str, window: int) -> li
                 "many before it."
             )
         before = [tables[k - window : k] for k in range(window, len(tables))]
-        return [Pair(together(b), t) for b, t in zip(before, tables[window:], strict=True)]
+        return [PeriodPair(together(b), t) for b, t in zip(before, tables[window:], strict=True)]
     named = {table.name: table for table in tables}
     pairs = [
-        Pair(named[name], table) for table in tables if (name := year_before(table.name)) in named
+        PeriodPair(named[name], table)
+        for table in tables
+        if (name := year_before(table.name)) in named
     ]
     if not pairs:
         raise OptionError(
@@ -399,7 +401,9 @@ def _pairs(periods: Periods, asked: str | None, against: str, window: int) -> li
     return pairs
 
 
-def _reference_in_words(pairs: Sequence[Pair], periods: Periods, against: str, window: int) -> str:
+def _reference_in_words(
+    pairs: Sequence[PeriodPair], periods: Periods, against: str, window: int
+) -> str:
     if against == "first":
         return pairs[0].reference.name
     if against == "year":
@@ -420,7 +424,9 @@ def _apart(periods: Periods, asked: str | None) -> tuple[Frame, list[Frame]]:
     return periods.tables[matches[0]], others
 
 
-def _enough(pairs: Sequence[Pair], level: float, max_points: int | None, noun: str) -> list[Pair]:
+def _enough(
+    pairs: Sequence[PeriodPair], level: float, max_points: int | None, noun: str
+) -> list[PeriodPair]:
     """The periods that have enough rows for a verdict."""
     sizes = [
         (min(a.rows, max_points or a.rows), min(b.rows, max_points or b.rows)) for a, b in pairs
@@ -437,7 +443,7 @@ def _enough(pairs: Sequence[Pair], level: float, max_points: int | None, noun: s
 
 
 def _judged(
-    pairs: Sequence[Pair], verdicts: Mapping[str, Verdict], level: float, limited: bool
+    pairs: Sequence[PeriodPair], verdicts: Mapping[str, Verdict], level: float, limited: bool
 ) -> Iterator[PeriodVerdict]:
     """Every period, with the p-values of those that have a verdict corrected for their number."""
     pvalues = holm([v.pvalue or 0.0 for v in verdicts.values()])
@@ -496,7 +502,7 @@ def between(
 
 
 def _detectable(
-    enough: Sequence[Pair], verdicts: Mapping[str, Verdict], level: float, noun: str
+    enough: Sequence[PeriodPair], verdicts: Mapping[str, Verdict], level: float, noun: str
 ) -> str:
     """Which change would have been found in the smallest period."""
     if not enough:

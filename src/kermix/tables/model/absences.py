@@ -18,7 +18,7 @@ from scipy.special import betaincinv
 from kermix.data.schema.columns import CategoryColumn, NumberColumn
 from kermix.data.schema.schema import EncodedTable, Schema
 
-__all__ = ["Absence", "Bins", "Condition", "Found", "Search", "find_absences", "where_absent"]
+__all__ = ["Absence", "Condition", "Found", "GapBins", "Search", "find_absences", "where_absent"]
 
 # Reasoned, no record.
 FOLDS = 5
@@ -34,7 +34,7 @@ APART = 4.0  # standard errors by which emptiness depends on such a column
 
 
 @dataclass(frozen=True, eq=False)
-class Bins:
+class GapBins:
     """The cells of a column by value: `count` is the number of values, and the bin of gaps.
 
     The values of a number are in increasing order.
@@ -48,7 +48,7 @@ class Bins:
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """Bins of a column in which another one is empty, the last of which is that of gaps."""
+    """GapBins of a column in which another one is empty, the last of which is that of gaps."""
 
     place: int
     bins: np.ndarray  # (count + 1,), bool
@@ -63,7 +63,7 @@ class Search:
         empty: In which rows the column is empty.
     """
 
-    def __init__(self, columns: Sequence[Bins], empty: np.ndarray) -> None:
+    def __init__(self, columns: Sequence[GapBins], empty: np.ndarray) -> None:
         self._columns, self._empty = columns, empty
         self._most = min(MOST_FILLED, (1 - empty.mean()) / 2)
         self._folds = np.arange(len(empty)) % FOLDS
@@ -100,7 +100,7 @@ class Search:
             rows, filled = rows + int(some), filled + int(some - empty)
         return (best,) if self._believed(rows, filled) else None
 
-    def _counted(self, column: Bins, rest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _counted(self, column: GapBins, rest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Rows, and rows that are empty, in each bin and fold."""
         at = column.rows * FOLDS + self._folds
         shape = (column.count + 1, FOLDS)
@@ -121,7 +121,7 @@ class Search:
                     best = found
         return best
 
-    def _choices(self, column: Bins, rows: np.ndarray, empty: np.ndarray) -> Iterator[Found]:
+    def _choices(self, column: GapBins, rows: np.ndarray, empty: np.ndarray) -> Iterator[Found]:
         """Values of a column that are best left empty, and its gaps."""
         if self._most <= 0:
             return
@@ -165,9 +165,9 @@ class Search:
         column = next(c for c in self._columns if c.place == found.place)
         return found.bins[column.rows]
 
-    def _dependent(self, rest: np.ndarray) -> list[Bins]:
+    def _dependent(self, rest: np.ndarray) -> list[GapBins]:
         """Columns on which emptiness depends, most of all first."""
-        found: list[tuple[float, int, Bins]] = []
+        found: list[tuple[float, int, GapBins]] = []
         for place, column in enumerate(self._columns):
             rows, empty = self._counted(column, rest)
             every = _high_side(column, rows.sum(1), empty.sum(1))
@@ -184,7 +184,9 @@ class Search:
                 found.append((-apart, place, column))
         return [column for _, _, column in sorted(found, key=lambda f: f[:2])[:PAIRED]]
 
-    def _best_pair(self, columns: Sequence[Bins], rest: np.ndarray) -> tuple[Found, Found] | None:
+    def _best_pair(
+        self, columns: Sequence[GapBins], rest: np.ndarray
+    ) -> tuple[Found, Found] | None:
         best: tuple[Found, Found] | None = None
         for first in columns:
             rows, empty = (part.sum(1) for part in self._counted(first, rest))
@@ -204,7 +206,7 @@ class Search:
                     best = pair[1], pair[2]
         return best
 
-    def _best_of(self, column: Bins, rest: np.ndarray) -> Found | None:
+    def _best_of(self, column: GapBins, rest: np.ndarray) -> Found | None:
         counts = [part.sum(1) for part in self._counted(column, rest)]
         return max(self._choices(column, *counts), key=lambda f: f.worth, default=None)
 
@@ -225,8 +227,8 @@ def _heaviest_run(worth: np.ndarray) -> np.ndarray:  # (count + 1,), bool
     return chosen
 
 
-def _high_side(column: Bins, rows: np.ndarray, empty: np.ndarray) -> np.ndarray:
-    """Bins of the side with more gaps, if a column is divided where the sides differ most."""
+def _high_side(column: GapBins, rows: np.ndarray, empty: np.ndarray) -> np.ndarray:
+    """GapBins of the side with more gaps, if a column is divided where the sides differ most."""
     shares = (empty + empty.sum() / max(1, rows.sum())) / (rows + 1)
     order = np.arange(len(rows)) if column.values is not None else shares.argsort(kind="stable")
     n, e = rows[order].cumsum()[:-1], empty[order].cumsum()[:-1]
@@ -428,7 +430,7 @@ def find_absences(
 def _absences(
     schema: Schema,
     encoded: EncodedTable,
-    bins: Sequence[Bins],
+    bins: Sequence[GapBins],
     gappy: Sequence[int],
     first: Sequence[str],
 ) -> Iterator[Absence]:
@@ -447,24 +449,24 @@ def _absences(
             yield Absence(place, tuple(rules))
 
 
-def _bins(schema: Schema, encoded: EncodedTable) -> list[Bins]:
+def _bins(schema: Schema, encoded: EncodedTable) -> list[GapBins]:
     positions, found = schema.positions(encoded), []
     for place, column in enumerate(schema.modelled):
         codes = encoded.codes[:, place]
         missing = codes == column.missing_code
         if isinstance(column, CategoryColumn):
             count = column.code_count - column.has_missing
-            found.append(Bins(place, np.where(missing, count, codes), count))
+            found.append(GapBins(place, np.where(missing, count, codes), count))
             continue
         scores = positions[:, schema.numbers.index(column)]
         values, at = np.unique(scores[~missing], return_inverse=True)
         own = np.full(len(codes), len(values))
         own[~missing] = at
-        found.append(Bins(place, own, len(values), values))
+        found.append(GapBins(place, own, len(values), values))
     return found
 
 
-def _condition(schema: Schema, bins: Bins, found: Found) -> Condition:
+def _condition(schema: Schema, bins: GapBins, found: Found) -> Condition:
     """What was found, apart from the rows that it was found in."""
     column, chosen = schema.modelled[bins.place], np.flatnonzero(found.bins[:-1])
     missing = () if column.missing_code is None or not found.bins[-1] else (column.missing_code,)

@@ -129,8 +129,9 @@ class ExactRelations:
         """Logits of all flags' codes before any training: the shares of rows."""
         found: list[float] = []
         for relation, count in zip(self.relations, self.counts, strict=True):
-            exceptions = max(1 - relation.share, 1e-4)
-            found += [math.log(exceptions), math.log(1 - exceptions)] + [-3.0] * (count - 2)
+            broken = (1 - relation.share) * (1 - relation.empty)
+            shares = broken, 1 - broken - relation.empty, relation.empty
+            found += [math.log(max(share, 1e-4)) for share in shares[:count]]
         return found
 
     @property
@@ -265,23 +266,37 @@ class ExactRelations:
         encoded = replace(encoded, codes=encoded.codes.copy(), values=encoded.values.copy())
         cells = self.columns.cells(encoded, exact=given)
         for k, relation in enumerate(self.relations):
-            self._move_source(relation, cells, encoded, (flags[:, k] == HOLDS), given)
+            self._move_source(relation, cells, encoded, flags[:, k] == HOLDS, given)
         for k, relation in enumerate(self.relations):
-            free = (flags[:, k] == HOLDS) & ~given[:, relation.place]
-            if relation.determines or isinstance(relation, StepRelation):
-                there = ~np.isnan(cells[:, relation.place])
-                self._put(relation, cells, encoded, free & there)
-            elif at_last and isinstance(relation, OrderRelation):
-                wrong = relation.known(cells) & ~relation.holds(self.columns, cells)
-                self._reorder(relation, cells, encoded, wrong & (flags[:, k] == HOLDS), given)
+            self._follow(relation, cells, encoded, flags[:, k] == HOLDS, given, at_last)
         for k, relation in enumerate(self.relations):
-            wrong = relation.known(cells) & ~relation.holds(self.columns, cells)
-            if isinstance(relation, OrderRelation) and not at_last:
-                first, second = relation.bounds(cells)[0], cells[:, relation.place]
-                unit = 2.1 * self.columns.half_units[relation.place] + 1e-5 * np.abs(second)
-                wrong &= first - second > unit  # what rounding did is put right at last
-            broken |= (flags[:, k] == HOLDS) & wrong
+            broken |= (flags[:, k] == HOLDS) & self._is_broken(relation, cells, at_last)
         return encoded, broken
+
+    def _follow(
+        self,
+        relation: Relation,
+        cells: np.ndarray,
+        encoded: EncodedTable,
+        holds: np.ndarray,
+        given: np.ndarray,
+        at_last: bool,
+    ) -> None:
+        """Write what follows from sources, where it was not given."""
+        if relation.determines or isinstance(relation, StepRelation):
+            there = ~np.isnan(cells[:, relation.place]) & ~given[:, relation.place]
+            self._put(relation, cells, encoded, holds & there)
+        elif at_last and isinstance(relation, OrderRelation):
+            wrong = relation.known(cells) & ~relation.holds(self.columns, cells)
+            self._reorder(relation, cells, encoded, wrong & holds, given)
+
+    def _is_broken(self, relation: Relation, cells: np.ndarray, at_last: bool) -> np.ndarray:
+        wrong = relation.known(cells) & ~relation.holds(self.columns, cells)
+        if isinstance(relation, OrderRelation) and not at_last:
+            first, second = relation.bounds(cells)[0], cells[:, relation.place]
+            unit = 2.1 * self.columns.half_units[relation.place] + 1e-5 * np.abs(second)
+            wrong &= first - second > unit  # what rounding did is put right at last
+        return np.asarray(wrong)
 
     def _move_source(
         self,

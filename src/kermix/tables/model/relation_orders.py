@@ -1,6 +1,7 @@
 """Finds orders between columns (an end after its start) and columns in equal steps."""
 
 from collections.abc import Sequence
+from itertools import permutations
 
 import numpy as np
 
@@ -95,19 +96,28 @@ def find_orders(
     for kind in (columns.is_number, columns.is_time):
         some = [k for k in places if kind(k)
                 and isinstance(columns.schema.modelled[k], NumberColumn)]  # fmt: skip
-        light = {k: ~_heavy(cells[:, k]) for k in some}
-        pairs: dict[tuple[int, int], Relation] = {}
-        for a in some if len(some) <= most else []:
-            for b in some:
-                if a == b or frozenset((a, b)) in told or not _same_unit(columns, a, b):
-                    continue
-                relation = _order(columns, cells, a, b, light[a] & light[b], share)
-                if relation is not None:
-                    pairs[a, b] = relation
+        pairs = _pairs_in_order(columns, cells, some[:most], told, share)
         # What follows from two others is not said.
         found += [r for (a, b), r in pairs.items()
                   if not any((a, c) in pairs and (c, b) in pairs for c in some)]  # fmt: skip
     return found
+
+
+def _pairs_in_order(
+    columns: RawColumns,
+    cells: np.ndarray,
+    places: Sequence[int],
+    told: set[frozenset[int]],
+    share: float,
+) -> dict[tuple[int, int], Relation]:
+    light = {k: ~_heavy(cells[:, k]) for k in places}
+    pairs = {}
+    for a, b in permutations(places, 2):
+        if frozenset((a, b)) not in told and _same_unit(columns, a, b):
+            relation = _order(columns, cells, a, b, light[a] & light[b], share)
+            if relation is not None:
+                pairs[a, b] = relation
+    return pairs
 
 
 def _same_unit(columns: RawColumns, a: int, b: int) -> bool:

@@ -7,7 +7,7 @@ of all others; NaN where there is no value.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -196,12 +196,14 @@ class Relation:
         place: The column.
         sources: The others.
         share: Of rows that have all of these cells and keep it.
+        empty: Share of rows in which the column is empty.
     """
 
     kind: ClassVar[str]
     place: int
     sources: tuple[int, ...]
     share: float
+    empty: float = field(default=0.0, kw_only=True)
 
     @property
     def places(self) -> tuple[int, ...]:

@@ -1,0 +1,409 @@
+"""Finds sums and products among columns: what is linear in raw units or in logarithms.
+
+Differences of two rows know neither constants nor factors, and two such differences tell both
+coefficients, so that rows which break the relation, and gaps, disturb few of many small systems.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from kermix.tables.model.relation_rows import SplitHalves
+from kermix.tables.model.relations import LinearRelation, PowerRelation, Relation
+
+__all__ = ["formulas"]
+
+
+def formulas(rows: SplitHalves) -> Iterator[Relation]:
+    """Sums, products and all else that is linear in raw units or in logarithms."""
+    if len(rows.numbers) < 2:
+        return
+    domains = Raw(rows), Logs(rows)
+    for place in rows.numbers:
+        found = False
+        for domain in domains:
+            for relation in domain.relations_of(place):
+                found |= len(relation.sources) < 3
+                yield relation
+        for domain in () if found else domains:
+            yield from domain.longer_relations_of(place)
+
+
+class Raw:
+    """Proposes and fits sums, in raw units.
+
+    Args:
+        rows: The rows.
+    """
+
+    def __init__(self, rows: SplitHalves) -> None:
+        self.rows, self.columns, self.options = rows, rows.columns, rows.options
+        self.places = np.array([k for k in rows.numbers if self._fits(k)], int)
+        self.numbers = self._transformed(rows.taught)[:, self.places]  # (N, m)
+
+    def _fits(self, place: int) -> bool:
+        return True
+
+    def _transformed(self, cells: np.ndarray) -> np.ndarray:
+        return cells
+
+    def _tolerance(self, place: int, cells: np.ndarray) -> np.ndarray:  # (N,)
+        """How far a sum may be from a column's own cells that are rounded."""
+        return np.full(len(cells), self.columns.half_units[place])
+
+    def relations_of(self, place: int) -> Iterator[Relation]:
+        """Those of a column with one or two others that are believed."""
+        at = np.flatnonzero(self.places == place)
+        if not len(at):
+            return
+        pairs = self._differences(int(at[0]), place)
+        if pairs is None:
+            return
+        single = self._single(*pairs)
+        for sources, factors in single:
+            relation = self._fitted(place, sources, factors)
+            if relation is not None and self.rows.believed(relation):
+                yield relation
+        for sources, factors in self._double(*pairs):
+            relation = self._fitted(place, sources, factors)
+            if relation is not None and self.rows.believed(relation):
+                yield relation
+
+    def _differences(
+        self, at: int, place: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
+        """Differences of pairs of rows: of a column (P,), its tolerance, its own size, others."""
+        own = self.numbers[:, at]
+        tolerance = self._tolerance(place, self.rows.taught[:, place])
+        good = np.flatnonzero(~np.isnan(own) & np.isfinite(tolerance))
+        count = 2 * self.options.systems + self.options.checks
+        if len(good) < self.options.fewest:
+            return None
+        random = np.random.default_rng(self.options.seed + place)
+        first, second = random.choice(good, (2, 40 * count))
+        some = np.flatnonzero(own[first] != own[second])[:count]
+        if len(some) < count:
+            return None
+        first, second = first[some], second[some]
+        others = self.numbers[first] - self.numbers[second]
+        others[:, at] = np.nan
+        size = np.fmax(np.nanmax(np.abs(self.numbers[first]), 1), np.abs(own[first]))
+        return own[first] - own[second], tolerance[first] + tolerance[second], size, others
+
+    def _single(
+        self, own: np.ndarray, tolerance: np.ndarray, size: np.ndarray, others: np.ndarray
+    ) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
+        """Proposals of one source, with its factor."""
+        checks = slice(2 * self.options.systems, None)
+        with np.errstate(all="ignore"):
+            factors = own[: checks.start, None] / others[: checks.start]  # (S, m)
+            slack = tolerance[: checks.start, None] / np.abs(others[: checks.start])
+            wrong = np.abs(own[checks, None] - factors[:, None] * others[checks])  # (S, C, m)
+            loose = tolerance[checks, None] + slack[:, None] * np.abs(others[checks])
+        return self._best(wrong, loose, size[checks], own[checks], (factors,),
+                          [(k,) for k in range(others.shape[1])])  # fmt: skip
+
+    def _double(
+        self, own: np.ndarray, tolerance: np.ndarray, size: np.ndarray, others: np.ndarray
+    ) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
+        """Proposals of two sources, with their factors."""
+        first, second = np.triu_indices(others.shape[1], 1)
+        checks = slice(2 * self.options.systems, None)
+        a, b = others[: checks.start, first], others[: checks.start, second]
+        (a1, a2), (b1, b2) = (a[::2], a[1::2]), (b[::2], b[1::2])
+        (y1, y2), (t1, t2) = ((v[: checks.start : 2, None], v[1 : checks.start : 2, None])
+                              for v in (own, tolerance))  # fmt: skip
+        with np.errstate(all="ignore"):
+            det = a1 * b2 - a2 * b1
+            p, q = (y1 * b2 - y2 * b1) / det, (a1 * y2 - a2 * y1) / det  # (S, pairs)
+            p_slack = (t1 * np.abs(b2) + t2 * np.abs(b1)) / np.abs(det)
+            q_slack = (t1 * np.abs(a2) + t2 * np.abs(a1)) / np.abs(det)
+            a, b = others[checks, first], others[checks, second]  # (C, pairs)
+            wrong = np.abs(own[checks, None] - p[:, None] * a - q[:, None] * b)
+            loose = tolerance[checks, None] + p_slack[:, None] * np.abs(a)
+            loose = loose + q_slack[:, None] * np.abs(b)
+        names = list(zip(first.tolist(), second.tolist(), strict=True))
+        return self._best(wrong, loose, size[checks], own[checks], (p, q), names)
+
+    def _best(
+        self,
+        wrong: np.ndarray,  # (S, C, proposals)
+        loose: np.ndarray,
+        size: np.ndarray,  # (C,)
+        own: np.ndarray,  # (C,)
+        factors: Sequence[np.ndarray],  # (S, proposals) each
+        sources: Sequence[tuple[int, ...]],
+    ) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
+        """Proposals that most checks agree with: to the last digit, or but for rounding."""
+        least = max(4, int(0.4 * len(own)))
+        exact = 1e-8 * np.maximum(size, np.abs(own))[:, None]
+        rounded = np.minimum(loose, 0.3 * np.median(np.abs(own)))
+        scores = []
+        with np.errstate(invalid="ignore"):
+            counted = (~np.isnan(wrong)).sum(1)
+            for allowed, worth in ((exact, 1.0), (rounded, 0.0)):
+                share = (wrong <= allowed).sum(1) / np.maximum(counted, 1)
+                scores.append(np.where((counted >= least) & (share >= 0.6), worth + share, 0.0))
+        score = np.maximum(*scores)  # (S, proposals)
+        system, best = score.argmax(0), score.max(0)
+        chosen = [k for k in np.argsort(-best)[: self.options.refined] if best[k] > 0]
+        return [(tuple(int(self.places[s]) for s in sources[k]),
+                 tuple(float(f[system[k], k]) for f in factors)) for k in chosen]  # fmt: skip
+
+    def _fitted(
+        self, place: int, sources: tuple[int, ...], factors: Sequence[float] | np.ndarray
+    ) -> Relation | None:
+        """The sum with factors by most rows, as round as rows allow."""
+        cells = self.rows.taught
+        cells = cells[~np.isnan(cells[:, [*sources, place]]).any(1)][: self.options.fitted_to]
+        if len(cells) < self.options.fewest:
+            return None
+        x, y = cells[:, list(sources)], cells[:, place]
+        found = _trimmed(x, y, np.array(factors), 1 - self.options.share)
+        if (np.abs(found) * x.std(0) < 1e-3 * y.std()).any():
+            return None  # a source that says nothing
+        if not self._may_add(place, sources, found):
+            return None
+        half = self.columns.half_units[place] + 1e-9 * np.abs(y)
+
+        def best_of(factors: np.ndarray) -> tuple[float, LinearRelation]:
+            constants = _constants(y - x @ factors, half)
+            some = [LinearRelation(place, sources, 1.0, tuple(factors.tolist()), constant)
+                    for constant in constants]  # fmt: skip
+            shares = [self.rows.share(relation, cells) for relation in some]
+            best = next(k for k, s in enumerate(shares) if s >= max(shares) - 0.002)
+            return shares[best], some[best]
+
+        share, best = best_of(found)
+        if share < self.options.share - 0.3:  # digits too many are worth that much at most
+            return None
+        for rounder in _rounder(found):
+            kept, relation = best_of(rounder)
+            if kept >= share - 0.002 and kept > 0:
+                return relation
+        return best
+
+    def _may_add(self, place: int, sources: tuple[int, ...], factors: np.ndarray) -> bool:
+        """Whether what is told is a time, or tells how far times are apart."""
+        columns = self.columns
+        if columns.is_time(place) or not any(columns.is_time(k) for k in sources):
+            return True
+        seconds = [f / columns.unit(k) for f, k in zip(factors, sources, strict=True)
+                   if columns.is_time(k)]  # fmt: skip
+        return bool(abs(sum(seconds)) < 1e-3 * max(np.abs(seconds)))
+
+    def longer_relations_of(self, place: int) -> Iterator[Relation]:
+        """One with three sources or more, if it is believed."""
+        at = np.flatnonzero(self.places == place)
+        if not len(at) or len(self.places) < 4:
+            return
+        others = np.delete(np.arange(len(self.places)), at[0])
+        found = _sparse(self.numbers[:, others], self.numbers[:, at[0]],
+                        self._tolerance(place, self.rows.taught[:, place]))  # fmt: skip
+        if found is None or len(found[0]) < 3:
+            return
+        some = found[0]
+        sources = tuple(int(k) for k in self.places[others[some]])
+        relation = self._fitted(place, sources, found[1])
+        if relation is not None and self.rows.believed(relation):
+            yield relation
+
+
+POWERS = (1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 3.0, -3.0, 1 / 3, -1 / 3, 1.5, -1.5)  # convention
+
+
+class Logs(Raw):
+    """Proposes and fits products, in logarithms; zeros and signs tell nothing there."""
+
+    def _fits(self, place: int) -> bool:
+        if self.columns.is_time(place):
+            return False
+        own = self.rows.cells[:, place]
+        return bool((np.abs(own) > 0).sum() >= 2 * self.options.fewest)
+
+    def _transformed(self, cells: np.ndarray) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            logs = np.log(np.abs(cells))
+        return np.where(np.isfinite(logs), logs, np.nan)
+
+    def _tolerance(self, place: int, cells: np.ndarray) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            found = self.columns.half_units[place] / np.abs(cells)
+        return np.where(found < 0.4, found * 1.3, np.nan)
+
+    def _single(
+        self, own: np.ndarray, tolerance: np.ndarray, size: np.ndarray, others: np.ndarray
+    ) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
+        powers = np.array([p for p in POWERS if p != 1.0])  # a factor alone is linear
+        wrong = np.abs(own[:, None] - powers[:, None, None] * others)
+        factors = np.broadcast_to(powers[:, None], (len(powers), others.shape[1]))
+        return self._best(wrong, tolerance[:, None], np.ones(len(own)), own, (factors,),
+                          [(k,) for k in range(others.shape[1])])  # fmt: skip
+
+    def _double(
+        self, own: np.ndarray, tolerance: np.ndarray, size: np.ndarray, others: np.ndarray
+    ) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
+        first, second = np.triu_indices(others.shape[1], 1)
+        pairs = [(p, q) for p in POWERS[:6] for q in POWERS[:6] if abs(p) == 1 or abs(q) == 1]
+        pairs.append((0.5, 0.5))
+        some = slice(0, self.options.checks + 2)
+        a, b = others[some, first], others[some, second]
+        wrong = np.stack([np.abs(own[some, None] - p * a - q * b) for p, q in pairs])
+        p, q = (np.repeat(np.array(v)[:, None], len(first), 1) for v in zip(*pairs, strict=True))
+        names = list(zip(first.tolist(), second.tolist(), strict=True))
+        return self._best(wrong, tolerance[some, None], np.ones(len(own[some])), own[some],
+                          (p, q), names)  # fmt: skip
+
+    def _fitted(
+        self, place: int, sources: tuple[int, ...], factors: Sequence[float] | np.ndarray
+    ) -> Relation | None:
+        powers = [min(POWERS, key=lambda p: abs(p - f)) for f in factors]
+        if any(abs(p - f) > 0.15 for p, f in zip(powers, factors, strict=True)):
+            return None
+        relation = PowerRelation(place, sources, 1.0, tuple(powers))
+        rows = self.rows.taught[relation.known(self.rows.taught)][: self.options.fitted_to]
+        wanted = relation.expected(rows)
+        with np.errstate(all="ignore"):
+            ratio = rows[:, place] / wanted
+            half = (self.columns.half_units[place] + 1e-9 * np.abs(rows[:, place])) / np.abs(
+                wanted
+            )
+        good = np.isfinite(ratio) & np.isfinite(half)
+        if good.sum() < self.options.fewest:
+            return None
+        best, share = None, 0.0
+        middle, width = _stabbed(ratio[good], half[good])
+        for factor in (*_round_factors(middle, width), middle):
+            if factor == 0:
+                continue
+            one = replace(relation, factor=float(factor))
+            kept = self.rows.share(one, rows)
+            if kept > share + 0.002:
+                best, share = one, kept
+        return best
+
+
+def _trimmed(x: np.ndarray, y: np.ndarray, factors: np.ndarray, left_out: float) -> np.ndarray:
+    """Factors by least squares of the rows that are nearest to the line, again and again."""
+    centred = np.column_stack([x, np.ones(len(x))])
+    size = np.abs(centred).max(0)
+    size[size == 0] = 1.0
+    start = np.append(factors, np.median(y - x @ factors))
+    for _ in range(12):
+        error = np.abs(y - centred @ start)
+        near = error <= np.quantile(error, 1 - left_out)
+        new = np.linalg.lstsq(centred[near] / size, y[near], rcond=None)[0] / size
+        if np.allclose(new, start, 1e-12, 0):
+            break
+        start = new
+    return np.asarray(start[:-1])
+
+
+def _rounder(factors: np.ndarray) -> Iterator[np.ndarray]:
+    """Factors as round as may be, or what is divided by, then less and less so."""
+    found = [np.round(factors)]
+    with np.errstate(all="ignore"):
+        for digits in range(1, 8):
+            found.append(_to_digits(factors, digits))
+            found.append(1 / _to_digits(1 / factors, digits))
+    for rounded_ in (*found, factors):
+        if rounded_.all() and np.isfinite(rounded_).all():
+            yield rounded_
+
+
+def _to_digits(numbers: np.ndarray, digits: int) -> np.ndarray:
+    return np.array([float(f"{f:.{digits}g}") for f in numbers])
+
+
+def _constants(error: np.ndarray, half: np.ndarray) -> Iterator[float]:
+    """None, the most common error, and what is nearest to most of them."""
+    middle, width = _stabbed(error, half)
+    yield 0.0
+    if np.abs(np.median(error)) > np.median(half):
+        yield float(f"{np.median(error):.9g}")
+        yield next(iter(_round_factors(middle, width)), middle)
+
+
+def _stabbed(middle: np.ndarray, half: np.ndarray) -> tuple[float, float]:
+    """A number that is inside as many of some intervals as may be, and how far it may move."""
+    ends = np.concatenate([middle - half, middle + half])
+    step = np.repeat([-1, 1], len(middle))  # at one place, intervals begin before others end
+    order = np.lexsort([step, ends])
+    inside = -np.cumsum(step[order])
+    best = int(inside.argmax())
+    low, high = ends[order][best], ends[order][min(best + 1, len(ends) - 1)]
+    return float((low + high) / 2), float((high - low) / 2)
+
+
+def _round_factors(middle: float, width: float) -> Iterator[float]:
+    """The roundest number in an interval, and the roundest that one is divided by."""
+    width = max(width, 1e-12 * abs(middle))
+    for digits in range(1, 12):
+        near = float(f"{middle:.{digits}g}")
+        if abs(near - middle) <= width:
+            yield near
+            break
+    if 0 < abs(middle) < 1:
+        for digits in range(1, 9):
+            near = 1 / float(f"{1 / middle:.{digits}g}")
+            if abs(near - middle) <= width:
+                yield near
+                break
+
+
+def _sparse(
+    x: np.ndarray, y: np.ndarray, tolerance: np.ndarray, most: int = 800
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """The few columns whose sum, with factors, is another one in most rows.
+
+    Columns with most gaps are left out until enough rows are complete. Sums of absolute errors
+    are least for the relation that most rows keep, whatever the others do.
+    """
+    filled = ~np.isnan(x)
+    some = np.arange(x.shape[1])
+    while len(some) >= 3:
+        good = filled[:, some].all(1) & ~np.isnan(y) & np.isfinite(tolerance)
+        if good.sum() >= 3 * len(some) + 20:
+            break
+        some = np.delete(some, filled[:, some].mean(0).argmin())
+    else:
+        return None
+    rows = np.flatnonzero(good)[:most]
+    x, y, tolerance = x[rows][:, some], y[rows], tolerance[rows]
+    center, size = np.median(x, 0), x.std(0)
+    size[size == 0] = 1.0
+    scaled = np.column_stack([(x - center) / size, np.ones(len(x))])
+    spread = float(np.median(np.abs(y - np.median(y)))) or float(y.std())
+    if not spread:
+        return None
+    found = _least_absolute(scaled, y / spread)
+    for least in (0.02, 0.0):  # first of what matters, then of that alone
+        error = np.abs(y / spread - scaled @ found)
+        if np.median(error) > 0.03:
+            return None
+        near = error <= np.quantile(error, 0.85)
+        own = np.abs(found) > max(least, 1e-7)
+        own[-1] = True
+        found = np.zeros_like(found)
+        found[own] = np.linalg.lstsq(scaled[near][:, own], y[near] / spread, rcond=None)[0]
+    error = np.abs(y - spread * (scaled @ found))
+    if np.mean(error <= 2 * tolerance + 1e-6 * spread) < 0.6:
+        return None
+    chosen = np.flatnonzero(found[:-1])
+    return some[chosen], found[chosen] * spread / size[chosen]
+
+
+def _least_absolute(x: np.ndarray, y: np.ndarray, rounds: int = 25) -> np.ndarray:
+    """Coefficients of least absolute error, by reweighted squares; given up where none is near."""
+    weights = np.ones(len(y))
+    found = np.zeros(x.shape[1])
+    ridge = 1e-9 * len(y) * np.eye(x.shape[1])
+    for k in range(rounds):
+        weighted = x * weights[:, None]
+        found = np.linalg.solve(x.T @ weighted + ridge, weighted.T @ y)
+        error = np.abs(y - x @ found)
+        if k == 6 and np.median(error) > 0.2:
+            break
+        weights = 1 / np.maximum(error, 1e-6 + 1e-3 * np.median(error))
+    return np.asarray(found)
