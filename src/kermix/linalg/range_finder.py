@@ -36,7 +36,7 @@ ROWS_IN_A_SUM = 8  # of a sketch: as good as sums of all, without a product
 
 @dataclass(frozen=True)
 class RangeFinder:
-    """How a basis is looked for, on a kind of device; settings are of `results/bench/speed-*`.
+    """How a basis is looked for, on a kind of device; all settings are conventions.
 
     Attributes:
         least_side: Below, other ways are as fast.

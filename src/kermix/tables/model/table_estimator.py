@@ -371,9 +371,11 @@ def checked_array(X: Any) -> Any:
         raise SchemaError(
             f"{type(X).__name__}: sparse data are not supported; give X.toarray() or a frame."
         )
-    if not (isinstance(X, np.ndarray) or _is_only_an_array(X)):
-        return X
-    array = np.asarray(X)
+    return _refused_or_numbers(np.asarray(X)) if _is_only_an_array(X) else X
+
+
+def _refused_or_numbers(array: np.ndarray) -> np.ndarray:
+    """An array that may be a table; one of objects as numbers."""
     if array.ndim < 2:
         raise SchemaError(
             f"Expected a 2D array, got one of shape {array.shape}. Reshape your data: "
@@ -396,8 +398,10 @@ def checked_array(X: Any) -> Any:
 
 
 def _is_only_an_array(X: Any) -> bool:
-    """Whether all that is known of X is how to make it an array."""
+    """Whether all that is known of X is how to make it an array; tensors are read as they are."""
     frame = ("columns", "__arrow_c_stream__", "__dataframe__")
+    if isinstance(X, Tensor):
+        return False
     return hasattr(X, "__array__") and not any(hasattr(X, name) for name in frame)
 
 
