@@ -11,7 +11,6 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -28,11 +27,22 @@ TABLES = ("diamonds", "letter", "flights", "satimage", "segment", "penbased")
 ROWS, LEFT_OUT = 6000, 1500
 
 
-# Until commit a2d740b4 there were several regimes, and lines that were compared with trees.
+def _with(**changes: Any) -> Callable[..., Any]:
+    """The search for lines with some of its parts replaced."""
+
+    def find(*given: Any, **more: Any) -> Any:
+        with mock.patch.multiple(linear_relations, **changes):
+            return linear_relations.find_lines(*given, **more)
+
+    return find
+
+
+# Until commit b2656638 lines were compared with boosted trees as well.
 VARIANTS: dict[str, Callable[..., Any]] = {
     "none": lambda *_, **__: None,
     "as it is": linear_relations.find_lines,
-    "looser lines": partial(linear_relations.find_lines, least_gain=1.0),
+    "looser lines": _with(CLOSE_GAIN=1.0),
+    "one regime": _with(REGIMES=()),
 }
 
 
@@ -79,6 +89,7 @@ def judged(table: Any, variant: str, steps: int, device: str) -> tuple[dict[str,
     return {
         "variant": variant, "numbers that follow lines": 0 if lines is None else int(
             lines.followed.sum()),
+        "regimes": 0 if lines is None else len(lines.shares),
         "log-density": float(logs[np.isfinite(logs)].mean()),
         "AUC": detection(test, samples), "seconds": seconds,
     }, logs  # fmt: skip

@@ -1,10 +1,13 @@
 """Numbers that straight lines through others foretell: found, solved for, and kept in samples."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from scipy.integrate import trapezoid
+from scipy.stats import multivariate_normal
 
 import kermix as km
 from internals import (
@@ -50,6 +53,26 @@ def test_a_line_must_tell_much(noise, told):
     assert (found is not None) == told
 
 
+def two_regimes(rows=2000, seed=0):
+    """A number that rises with another in half of the rows, and falls with it in the others."""
+    rng = np.random.default_rng(seed)
+    kind = rng.random(rows) < 0.5
+    x = rng.normal(size=(rows, 2)) + np.where(kind, 4.0, -4.0)[:, None]
+    return pd.DataFrame({
+        "x": x[:, 0], "y": x[:, 1],
+        "z": np.where(kind, 1, -1) * x.sum(1) + 0.01 * rng.normal(size=rows),
+    })  # fmt: skip
+
+
+def test_regimes_are_found_where_each_has_lines_of_its_own():
+    _, found = lines_of(two_regimes())
+    assert len(found.shares) == 2
+    assert found.followed[2]
+    assert np.sort(found.shares) == pytest.approx([0.5, 0.5], abs=0.05)
+    _, alone = lines_of(invoices())
+    assert len(alone.shares) == 1
+
+
 @pytest.mark.parametrize(("numbers", "found"), [(64, True), (65, False)])
 def test_tables_of_many_numbers_have_no_lines(numbers, found):
     """Solving takes longer than the network there."""
@@ -58,6 +81,40 @@ def test_tables_of_many_numbers_have_no_lines(numbers, found):
     table[:, 0] = table[:, 1] + table[:, 2]
     _, lines = lines_of({f"x{k}": column for k, column in enumerate(table.T)}, rows_of_each=1)
     assert (lines is not None) == found
+
+
+def test_regimes_expect_what_their_mixture_does():
+    """Means and deviations of a Gaussian mixture given some columns, by numerical integration."""
+    rng = np.random.default_rng(4)
+    rows = rng.normal(size=(500, 3)) @ rng.normal(size=(3, 3))
+    lines, maps = lines_of_all(tuple("abc"), rows), normal_maps(rows)
+    covariances = np.stack([np.cov(rng.normal(size=(3, 9))) for _ in range(2)])
+    lines = replace(
+        lines, shares=np.array([0.3, 0.7]), correlation=covariances,
+        centre=lines.centre[0] + rng.normal(size=(2, 3)) * lines.size,
+    )  # fmt: skip
+    solver = StraightLines(lines, maps)
+    for n, seen in enumerate([[True, False, True], [False, False, True], [False] * 3]):
+        own, j = np.array(seen), 1
+        scores = np.array([maps[k](rows[n, k]) for k in range(3)])
+        mean, variance = solver._solved(torch.from_numpy(rows[n : n + 1]), torch.tensor([seen]))
+        x = (rows[n] - lines.centre) / lines.size
+        grid = np.linspace(-12, 12, 20_001)
+        density = np.zeros_like(grid)
+        for r in range(2):
+            shift = (lines.centre[r, j] - lines.centre[0, j]) / lines.size[j]
+            points = np.tile(x[r, own], (len(grid), 1))
+            points = np.column_stack([points, grid - shift])
+            part = np.ix_([*np.flatnonzero(own), j], [*np.flatnonzero(own), j])
+            normal = multivariate_normal(cov=covariances[r][part])
+            density += lines.shares[r] * normal.pdf(points)
+        density /= density.sum()
+        wanted = (density * grid).sum()
+        assert mean[0, j] == pytest.approx(wanted, abs=1e-6)
+        assert variance[0, j] == pytest.approx((density * (grid - wanted) ** 2).sum(), rel=1e-5)
+        assert (
+            solver(torch.from_numpy(scores[None]), torch.tensor([seen])).centres.isfinite().all()
+        )
 
 
 def test_a_slip_is_improbable_and_not_impossible():
@@ -114,12 +171,14 @@ def test_one_odd_column_does_not_hide_a_sum(kind):
 
 
 @pytest.mark.parametrize("far", [30.0, 1e3, 1e6])
-def test_scores_far_away_have_finite_answers(far):
-    """Seen before: NaN where a value is infinite, or its square."""
+@pytest.mark.parametrize("regimes", [1, 2])
+def test_scores_far_away_have_finite_answers(regimes, far):
+    """Seen before: NaN where a value is infinite, or its square in every regime."""
     table = invoices(300)
     table.loc[5, "net"] = 1e30
     rows = table.to_numpy()
-    solver = StraightLines(of_rows(tuple("abcd"), rows), normal_maps(rows))
+    solver = StraightLines(of_rows(tuple("abcd"), rows, regimes), normal_maps(rows))
+    assert len(solver.shares) == regimes
     scores = torch.zeros(4, 4, dtype=torch.float64)
     scores[:, 0] = torch.tensor([far, -far, far, 0.0])
     seen = torch.tensor([[True, False, True, False], [True] * 4, [False] * 4, [True] * 4])

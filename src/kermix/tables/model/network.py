@@ -245,8 +245,8 @@ class TableNetwork(nn.Module):
     def _relative_to(self, expected: Expected | None, parts: ColumnParts) -> ColumnParts:
         """Mixtures whose centres and widths are in units of what lines expect.
 
-        The last component is as wide as the column, with a weight that no training takes, so
-        that a slip of the pen is improbable and not impossible.
+        The last component is as wide as the column and has a weight that no training takes from
+        it, so that a slip of the pen is improbable and not impossible.
         """
         scales = _within(parts.log_scales, SMALLEST_SCALE)
         if expected is None or self.lines is None:
