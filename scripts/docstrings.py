@@ -51,10 +51,11 @@ class Docstrings(griffe.Extension):
         for name, parameter in inspect.signature(made).parameters.items():
             if name not in known:
                 hint = inspect.formatannotation(parameter.annotation)
+                hint = re.sub(r"\b[a-z_.]+\.(?=[A-Z])", "", hint)
                 function.parameters.add(
                     griffe.Parameter(
                         name,
-                        annotation=re.sub(r"\b[a-z_.]+\.(?=[A-Z])", "", hint),
+                        annotation=hint if len(hint) < 60 else None,  # no wider than a page
                         kind=griffe.ParameterKind.keyword_only,
                         default="..." if callable(parameter.default) else repr(parameter.default),
                     )

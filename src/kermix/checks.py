@@ -33,6 +33,7 @@ __all__ = [
     "check_sizes",
     "check_weights",
     "finite_in",
+    "generator_from",
     "has_compiler",
     "has_triton",
     "is_concrete",
@@ -352,3 +353,10 @@ def seed_from(random_state: Any) -> int:
     from sklearn.utils import check_random_state
 
     return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def generator_from(random_state: Any, device: Any = "cpu") -> torch.Generator:
+    """A source of random numbers: a whole number is its seed; else see `seed_from`."""
+    known = isinstance(random_state, int | np.integer)
+    seed = int(random_state) if known else seed_from(random_state)
+    return torch.Generator(device).manual_seed(seed)

@@ -7,6 +7,7 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
@@ -72,6 +73,8 @@ def test_the_table_model_takes_arrays_as_scikit_learn_does():
     model = table_model("x2").fit(rows.astype(object))
     assert model.predict(rows[:4, :2]).shape == (4,)  # without the target's column, the last
     assert model.predict(rows[:4]).shape == (4,)
+    tensor = torch.tensor(rows[:4], requires_grad=True)
+    np.testing.assert_array_equal(model.predict(tensor), model.predict(rows[:4]))
     for wrong in (rows[:4, :1], np.hstack([rows, rows])[:4]):
         with pytest.raises(KermixError, match="expecting 3 features"):
             model.predict(wrong)

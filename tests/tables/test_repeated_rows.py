@@ -330,6 +330,19 @@ def test_sets_of_which_one_is_made_from_the_other_are_said_to_be_pairs():
     assert not km.compare(first, first, permutations=39).verdict.paired
 
 
+def coarse(rng, rows):
+    """Columns that depend on each other so much that rows often coincide."""
+    x = rng.normal(size=rows)
+    columns = {"x": x, "y": x + 0.1 * rng.normal(size=rows), "z": x - 0.1 * rng.normal(size=rows)}
+    return pd.DataFrame(columns).round(1)
+
+
+def catalogue(rng, rows):
+    """Rows of 400 things."""
+    things = np.random.default_rng(7).normal(size=(400, 3)).round(3)
+    return pd.DataFrame(things[rng.integers(0, 400, rows)], columns=list("abc"))
+
+
 @pytest.fixture
 def doubtful(tmp_path):
     """Files of 144 possible rows, some of the second's copied, and a p-value at the level."""
@@ -388,6 +401,6 @@ def test_the_same_rows_are_said_first(folder):
     few = pd.concat([table[:20], orders(300, 6)])
     assert km.compare(table, few, permutations=39).verdict.shared is None
     rng = np.random.default_rng(0)
-    for pair in ([dice(rng, 500), dice(rng, 400)], [visits(rng, 300), visits(rng, 300)],
-                 [people(rng, 400), people(rng, 400)]):  # fmt: skip
+    kinds = (dice, visits, people, coarse, catalogue)
+    for pair in ([kind(rng, 500), kind(rng, 400)] for kind in kinds):
         assert km.compare(*pair, permutations=39).verdict.shared is None

@@ -48,10 +48,10 @@ def stepped(device, steps=1):
     for group in optimizer.param_groups:
         group["lr"] = settings.learning_rate
     for step in range(steps):
-        rows, asked = here.batch(step)
-        there._masks = None if here._masks is None else here._masks.to(fabric.device)
+        rows, asked, masks = here.batch(step)
         moved = MaskBatch(*(part.to(fabric.device) for part in asked))
-        loss = there.loss(there.model, (rows.to(fabric.device), moved), step)
+        masks = tuple(mask.to(fabric.device) for mask in masks)
+        loss = there.loss(there.model, (rows.to(fabric.device), moved, masks), step)
         optimizer.zero_grad()
         loss.backward()
         gradient = torch.cat([p.grad.flatten().cpu() for p in there.model.parameters()])

@@ -138,7 +138,7 @@ def test_costs_are_computed_only_for_those_who_ask(monkeypatch):
     monkeypatch.setattr(details.DetailsTask, "find", lambda task: asked.append(1) or find(task))
     result = km.compare(normal(30, 2), normal(30, 2, seed=1), permutations=19, jackknife_groups=0)
     assert "Every cost: .details()" in str(result)
-    assert str(result) == repr(result)
+    assert repr(result).endswith("All of it: .summary()")
     result.to_dict(details=False)
     assert not asked
     assert len(result.measures) == len(result.rows()) > 20

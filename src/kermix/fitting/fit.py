@@ -65,14 +65,13 @@ def check_settings(settings: Mapping[str, Any], target: str | None) -> None:
     for name in settings:
         check_name(name, SETTINGS)
     model = settings.get("model")
-    if model is not None:
-        check_option("model", model, MODELS)
+    check_option("model", model or "table", MODELS)
     if model == "table" or (model is None and set(settings) & OF_TABLES):
         own = {name: value for name, value in settings.items() if name in TABLE_SETTINGS}
         table_settings(own, quick=False, target=None if target is None else 0)
     elif mixed := sorted(set(settings) & (OF_TABLES - _of_model(model))):
         raise OptionError(f"{mixed[0]} is a setting of the table model (model='table').")
-    if model not in ("codes", "code-mixture", "table") and set(settings) & {*FOR_ROWS.names}:
+    if model not in ("codes", "code-mixture", "table"):
         _of_rows(settings)
 
 

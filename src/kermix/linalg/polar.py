@@ -157,8 +157,8 @@ class _HalfPrecision(_SinglePrecision):
     size they use the range of float16, and cannot leave it.
     """
 
-    # Rows and columns below which conversions take as long as they save; in a graph they are
-    # cheaper. Both of results/bench/speed-h200.json.
+    # Conventions: sides below which conversions took as long as they saved on an H200; in a graph
+    # they are cheaper.
     least, least_in_graphs = 1536, 768
 
     def __init__(self, matrix: Tensor) -> None:
@@ -206,8 +206,8 @@ class _Fused(Products):
 
     is_short = True
     rounding = ROUNDING_BESIDE_PROBES
-    # From this side on they are the fastest, and the library's steps, whose products save more
-    # than a pass over the memory takes. Both of results/bench/speed-h200.json.
+    # Conventions: from this side on they were the fastest on an H200, and the library's steps,
+    # whose products save more than a pass over the memory takes.
     least, least_by_library = 768, 6144
     most_columns = 2**17  # a Gram matrix divided by many more is below float16
     generations = (9, 10)  # of GPUs whose blocks have the memory that the tiles need

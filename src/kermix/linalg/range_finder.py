@@ -36,7 +36,7 @@ ROWS_IN_A_SUM = 8  # of a sketch: as good as sums of all, without a product
 
 @dataclass(frozen=True)
 class RangeFinder:
-    """How a basis is looked for, on a kind of device; settings are of `results/bench/speed-*`.
+    """How a basis is looked for, on a kind of device; all settings are conventions.
 
     Attributes:
         least_side: Below, other ways are as fast.
@@ -75,19 +75,10 @@ class RangeFinder:
     smallest_rank: int = 32
     fine_tolerance: float = 1e-4
 
-    def block(self, side: int) -> int:
-        """Columns of a block, for a smaller side."""
+    def sizes(self, side: int) -> tuple[int, int]:
+        """Columns of a block, and the largest rank that pays, for a smaller side."""
         wanted = max(self.smallest_block, round(side * self.block_share))
-        return min(wanted, self.largest_block)
-
-    def most(self, side: int) -> int:
-        """The largest rank that pays, for a smaller side."""
-        return round(self.largest_share * side)
-
-    def may_pay(self, matrix: Tensor) -> bool:
-        """Whether the rank may be low enough."""
-        times = self.least_of_effective_ranks
-        return times is None or times * _effective_rank(matrix) <= self.most(min(matrix.shape))
+        return min(wanted, self.largest_block), round(self.largest_share * side)
 
 
 FINDERS = {
@@ -125,7 +116,11 @@ def low_rank_polar(matrix: Tensor, tolerance: float, seed: int = 0) -> tuple[Pol
     """
     unit = binary_unit(matrix)
     matrix = matrix if bool(unit == 1) else matrix / unit
+    times = FINDERS[matrix.device.type].least_of_effective_ranks
+    largest = FINDERS[matrix.device.type].sizes(min(matrix.shape))[1]
     with full_products(matrix):
+        if times is not None and times * _effective_rank(matrix) > largest:
+            return None
         found = _low_rank_polar(matrix, tolerance, torch.Generator().manual_seed(seed))
     return None if found is None else (found[0].times(unit[0, 0]), found[1])
 
@@ -135,16 +130,15 @@ def _low_rank_polar(
 ) -> tuple[Polar, int] | None:
     """That of a matrix whose largest entry is about 1."""
     finder, smaller = FINDERS[matrix.device.type], min(matrix.shape)
-    most, block = finder.most(smaller), finder.block(smaller)
-    if not finder.may_pay(matrix):
-        return None
+    block, largest = finder.sizes(smaller)
     new, triangle = _orthonormal(_sketch(matrix, finder.blocks * block, generator))
     plan = _plan(triangle, len(matrix), smaller, tolerance, finder)
-    if plan is None or (plan.rank > most and plan.excess > finder.worth_a_try):
+    if plan is None or (plan.rank > largest and plan.excess > finder.worth_a_try):
         return None
     basis = _Basis(matrix, finder.residual_share * finder.room * tolerance)
     basis.add(new[:, : plan.rank])
     missing = basis.missing(plan.fall, finder.plan_share)
+    most = largest
     if basis.rank + missing > most and basis.excess < finder.worth_a_try:
         missing = block  # how wrong the plan was, a block tells
         most = max(most, math.ceil(basis.rank + missing))
@@ -152,7 +146,7 @@ def _low_rank_polar(
         if not basis.rank + missing <= most:
             return None
         width = min(max(block // 2, math.ceil(missing)), smaller - basis.rank)
-        before, most = basis.excess, finder.most(smaller)
+        before, most = basis.excess, largest
         if not basis.grow(width, generator):
             return None
         fall = math.log(before / basis.excess) / basis.width
@@ -172,10 +166,12 @@ class _Basis:
         rest: The matrix times it, (M, r).
         residual: The matrix less what the basis has of it.
         unseen: A bound of its rounding, of which nothing is seen in it.
-        missed: Norms of its rows, in float64.
+        norms: Norms of the columns of `rest`, in float64.
+        missed: Norms of the rows of `residual`, likewise.
         left_out: A bound of its nuclear norm.
         excess: That over what is allowed.
-        width: How many columns came last.
+        rank: How many columns it has.
+        width: How many of them came last.
     """
 
     matrix: Tensor
@@ -184,9 +180,11 @@ class _Basis:
     rest: Tensor = field(init=False)
     residual: Tensor = field(init=False)
     unseen: Tensor = field(init=False)
+    norms: Tensor = field(init=False)
     missed: Tensor = field(init=False)
     left_out: Tensor = field(init=False)
     excess: float = math.inf
+    rank: int = 0
     width: int = 0
 
     def __post_init__(self) -> None:
@@ -195,11 +193,6 @@ class _Basis:
         self.residual, eps = self.matrix, torch.finfo(self.matrix.dtype).eps
         size = torch.linalg.vector_norm(self.matrix).double()
         self.unseen = math.sqrt(min(rows, columns)) * eps * size
-
-    @property
-    def rank(self) -> int:
-        """How many columns it has."""
-        return self.rest.shape[1]
 
     def add(self, new: Tensor) -> None:  # (N, w)
         """Add orthonormal columns beside those that it has."""
@@ -213,10 +206,12 @@ class _Basis:
             torch.cat([self.rest, part], 1),
         )
         self.width, smaller = new.shape[1], min(self.matrix.shape)
+        self.rank = self.rest.shape[1]
+        self.norms = torch.linalg.vector_norm(self.rest, dim=0).double()
         self.missed = torch.linalg.vector_norm(self.residual, dim=1).double()
         found = math.sqrt(smaller - self.rank) * torch.linalg.vector_norm(self.missed)
         self.left_out = self.unseen + found
-        self.excess = float(self.left_out / (self.allowed * self._norms().sum()))
+        self.excess = float(self.left_out / (self.allowed * self.norms.sum()))
 
     def missing(self, fall: float, share: float) -> float:
         """About how many columns are missing, if the excess' logarithm falls like this by each."""
@@ -235,14 +230,11 @@ class _Basis:
     def shorten(self, room: float, least: int) -> None:
         """Leave out the last columns, with the residual no more than what there is room for."""
         # Beside column i are all that follow: the sum of their norms bounds their nuclear norm.
-        beside = self._norms().flip(0).cumsum(0).flip(0)
+        beside = self.norms.flip(0).cumsum(0).flip(0)
         kept = max(int((self.left_out + beside > room * beside[0]).sum()), least)
         if kept < self.rank:
             self.left_out = self.left_out + beside[kept]
             self.columns, self.rest = self.columns[:, :kept], self.rest[:, :kept]
-
-    def _norms(self) -> Tensor:  # (r,)
-        return torch.linalg.vector_norm(self.rest, dim=0).double()
 
 
 def _certified(
@@ -382,7 +374,7 @@ def _plan(
     their rank; from one block to the next it falls by about the same factor, as it would for
     singular values $\sigma_j \propto q^j$.
     """
-    block, blocks = finder.block(smaller), finder.blocks
+    (block, _), blocks = finder.sizes(smaller), finder.blocks
     columns = triangle.diagonal().double().abs().cpu() * math.sqrt(rows / ROWS_IN_A_SUM)
     whole = float(columns[:block].square().mean().sqrt())
     # Not their means: a few sums may have rows like no other, which are soon found.

@@ -285,7 +285,11 @@ def shared_rows(rows: ComparedRows, fewest: float = 0.1) -> SharedRows | None:
         return found
     if found.count < max(1, fewest * min(sizes)):
         return None
-    both = int((counts > 0).all(0).sum())
+    # Rows of one distribution that coincide do so within each sample too: of independent ones, on
+    # average no more rows are in both than there are rows that either has twice.
+    both, twice = int((counts > 0).all(0).sum()), int((counts > 1).sum())
+    if _binomial_tail(both, twice, 0.5) > RARE:
+        return None
     return None if poisson_tail(both, equal_pairs_by_columns(rows)) > RARE else found
 
 

@@ -117,28 +117,13 @@ class TableNetwork(nn.Module):
         self.register_module("within", None)
         cells = sum(len(own.sizes) for own in layout.repeated)
         self.out = nn.Linear(width, layout.total - cells + 3 * numbers * components)
-        self.follow: nn.Linear | None = None
-        if layout.anchors:
-            anchors = torch.tensor(layout.anchors)
-            self.register_buffer("anchors", anchors.clamp(min=0), persistent=False)
-            self.register_buffer("anchored", (anchors >= 0).float(), persistent=False)
-            self.follow = nn.Linear(width, components * anchors.numel())
-            nn.init.zeros_(self.follow.weight)
-            nn.init.zeros_(self.follow.bias)
+        self.follow = self._following(width)
         self.lines: StraightLines | None = None
         if layout.lines is not None:
             self.lines = StraightLines(layout.lines, layout.maps)
             atoms = torch.tensor(layout.atoms, dtype=torch.long)
             self.register_buffer("atoms", atoms, persistent=False)
-        with torch.no_grad():
-            self.out.weight.mul_(0.1)
-            parts = self._parts(self.out.bias)
-            if layout.exact is not None:  # exceptions are rare, and few steps may have to do
-                begun = torch.tensor(layout.exact.start_logits)
-                last = len(parts.logits) - 2 * len(layout.links)
-                parts.logits[last - len(begun) : last] = begun
-            parts.means.copy_(torch.linspace(-2, 2, components))
-            parts.log_scales.fill_(math.log(0.5))
+        self._begin_outputs()
         if layout.repeated:
             self.repeated = ValueCodes(layout.repeated, width)
             deep = [own for own in layout.repeated if own.is_deep]
@@ -153,6 +138,31 @@ class TableNetwork(nn.Module):
         )
         for other in self.others:
             other.register_module("within", None)  # that of this one is for all
+
+    def _following(self, width: int) -> nn.Linear | None:
+        """The factors by which means of numbers move with their anchors."""
+        if not self.layout.anchors:
+            return None
+        anchors = torch.tensor(self.layout.anchors)
+        self.register_buffer("anchors", anchors.clamp(min=0), persistent=False)
+        self.register_buffer("anchored", (anchors >= 0).float(), persistent=False)
+        follow = nn.Linear(width, self.components * anchors.numel())
+        nn.init.zeros_(follow.weight)
+        nn.init.zeros_(follow.bias)
+        return follow
+
+    @torch.no_grad()
+    def _begin_outputs(self) -> None:
+        """Begin with mixtures that are spread out, and relations that hold."""
+        layout = self.layout
+        self.out.weight.mul_(0.1)
+        parts = self._parts(self.out.bias)
+        if layout.exact is not None:  # exceptions are rare, and few steps may have to do
+            begun = torch.tensor(layout.exact.start_logits)
+            last = len(parts.logits) - 2 * len(layout.links)
+            parts.logits[last - len(begun) : last] = begun
+        parts.means.copy_(torch.linspace(-2, 2, self.components))
+        parts.log_scales.fill_(math.log(0.5))
 
     @torch.no_grad()
     def begin_with(self, codes: Tensor, weights: Tensor | None = None) -> None:

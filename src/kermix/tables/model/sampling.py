@@ -122,15 +122,7 @@ def _completed(
     numbers = layout.number_of_column.to(codes.device)
     given = seen.clone()
     layout.transferred(codes, values, seen)
-    # Links come first; seen columns come last, and are never reached.
-    if layout.in_order:
-        keys = (torch.arange(seen.shape[1], device=codes.device) / seen.shape[1]).repeat(
-            len(seen), 1
-        )
-    else:
-        keys = torch.rand(seen.shape, generator=generator, device=codes.device)
-    keys = keys + layout.drawing_keys.to(keys)
-    order = (keys + layout.columns * (1 + seen.to(keys))).argsort(1)
+    order = _drawing_order(layout, seen, generator)
     left = (~seen).sum(1)
     beyond = torch.zeros(len(seen), dtype=torch.bool, device=codes.device)
     ends = torch.tensor(layout.ends).to(values) if layout.ends else None
@@ -144,11 +136,7 @@ def _completed(
         parts = network(codes[rows], values[rows], seen[rows])
         linked = network.linked_numbers(codes[rows], seen[rows])
         certain = None if linked is None else linked.gather(1, at[:, None])
-        closed = excluded
-        if layout.exact is not None:
-            closed = torch.zeros(len(rows), layout.total, dtype=torch.bool, device=codes.device)
-            closed |= False if excluded is None else excluded
-            layout.exact.closed(codes[rows], seen[rows], at, layout.logit_of, closed)
+        closed = _closed(layout, codes[rows], seen[rows], at, excluded)
         new_codes, new_values = draw_cells(network, parts, at, generator, closed, certain)
         codes[rows, at] = new_codes
         number = numbers[at]
@@ -168,6 +156,30 @@ def _completed(
         codes, values, broken = layout.exact.settle(codes, values, given)
         beyond |= broken
     return codes, values, beyond
+
+
+def _drawing_order(layout: TableLayout, seen: Tensor, generator: torch.Generator) -> Tensor:
+    """The columns of each row as they are drawn: those seen come last, and are never reached."""
+    if layout.in_order:
+        keys = (torch.arange(seen.shape[1], device=seen.device) / seen.shape[1]).repeat(
+            len(seen), 1
+        )
+    else:
+        keys = torch.rand(seen.shape, generator=generator, device=seen.device)
+    keys = keys + layout.drawing_keys.to(keys)
+    return (keys + layout.columns * (1 + seen.to(keys))).argsort(1)
+
+
+def _closed(
+    layout: TableLayout, codes: Tensor, seen: Tensor, columns: Tensor, excluded: Tensor | None
+) -> Tensor | None:
+    """Logits that are never drawn for one column of each row: excluded ones, broken relations."""
+    if layout.exact is None:
+        return excluded
+    closed = torch.zeros(len(codes), layout.total, dtype=torch.bool, device=codes.device)
+    closed |= False if excluded is None else excluded
+    layout.exact.closed(codes, seen, columns, layout.logit_of, closed)
+    return closed
 
 
 def draw_cells(

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.checks import check_count, check_option, seed_from
+from kermix.checks import check_count, check_option, generator_from
 from kermix.data.readers.common import listed
 from kermix.data.readers.frames import FRAME_KINDS, build_frame
 from kermix.data.readers.reading import read_frame
@@ -38,14 +38,7 @@ from kermix.tables.model.sampling import (
     orders_of,
 )
 
-__all__ = ["TableAnswers", "seeded"]
-
-
-def seeded(random_state: Any, device: Any = "cpu") -> torch.Generator:
-    """The source of random numbers of a run's seed, or of what scikit-learn takes."""
-    known = isinstance(random_state, int | np.integer)
-    seed = int(random_state) if known else seed_from(random_state)
-    return torch.Generator(device).manual_seed(seed)
+__all__ = ["TableAnswers"]
 
 
 class TableAnswers:
@@ -93,7 +86,7 @@ class TableAnswers:
         """The source of random numbers, where the network is: one, or a seed."""
         if isinstance(random_state, torch.Generator):
             return random_state
-        return seeded(random_state, self._cells.device)
+        return generator_from(random_state, self._cells.device)
 
     def _check_whole(self, what: str) -> None:
         """Refuse what needs the distributions of all columns, if one alone was learned."""

@@ -20,7 +20,6 @@ from kermix.data.readers.reading import read_frame
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.errors import PoorFitWarning, RunError, SchemaError, TableError
 from kermix.tables.model.conditioning import place_of
-from kermix.tables.model.distribution import ColumnDistribution
 from kermix.tables.model.equal_columns import check_twins
 from kermix.tables.model.layout import TableLayout, with_codes
 from kermix.tables.model.network import TableNetwork
@@ -203,10 +202,18 @@ class TableModel(TableAnswers, BaseEstimator):
         network = self.network_
         return self._trained(self.schema_, network.layout, frame, encoded, weights, network)
 
-    def _of_target(self, X: Any, target: str | None) -> ColumnDistribution:
+    def predict(self, X: Any, target: str | None = None) -> np.ndarray:
+        """The most likely value of the target, or the median of a number, for each row."""
+        return super().predict(self._to_predict(X, target), target)
+
+    def predict_proba(self, X: Any, target: str | None = None) -> np.ndarray:
+        """Probabilities of the target's values, in the order of `classes`."""
+        return super().predict_proba(self._to_predict(X, target), target)
+
+    def _to_predict(self, X: Any, target: str | None) -> Any:
         self._check_fitted()
         X = checked_array(X)
-        return super()._of_target(self._of_my_width(X, self._target(target)), target)
+        return self._of_my_width(X, self._target(target))
 
     def _order_scores(
         self, X: Any, orders: int | None, on_rows: Callable[[int], None] | None
@@ -364,9 +371,11 @@ def checked_array(X: Any) -> Any:
         raise SchemaError(
             f"{type(X).__name__}: sparse data are not supported; give X.toarray() or a frame."
         )
-    if not (isinstance(X, np.ndarray) or _is_only_an_array(X)):
-        return X
-    array = np.asarray(X)
+    return _refused_or_numbers(np.asarray(X)) if _is_only_an_array(X) else X
+
+
+def _refused_or_numbers(array: np.ndarray) -> np.ndarray:
+    """An array that may be a table; one of objects as numbers."""
     if array.ndim < 2:
         raise SchemaError(
             f"Expected a 2D array, got one of shape {array.shape}. Reshape your data: "
@@ -389,8 +398,10 @@ def checked_array(X: Any) -> Any:
 
 
 def _is_only_an_array(X: Any) -> bool:
-    """Whether all that is known of X is how to make it an array."""
+    """Whether all that is known of X is how to make it an array; tensors are read as they are."""
     frame = ("columns", "__arrow_c_stream__", "__dataframe__")
+    if isinstance(X, Tensor):
+        return False
     return hasattr(X, "__array__") and not any(hasattr(X, name) for name in frame)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.checks import check_option
+from kermix.checks import check_option, generator_from
 from kermix.data.readers.frames import FRAME_KINDS, Frame, as_frame, build_frame, taken_rows
 from kermix.data.readers.reading import read_frame
 from kermix.data.schema.columns import NumberColumn
@@ -27,7 +27,6 @@ from kermix.mixtures.mixture import (
 from kermix.tables.model.closeness import KeepAway
 from kermix.tables.model.conditioning import encode_some, is_one_row, numbers_as_given, place_of
 from kermix.tables.model.distribution import ColumnDistribution
-from kermix.tables.model.table_answers import seeded
 from kermix.training.checkpoints import load_checkpoint, rebuilding, save_checkpoint
 from kermix.training.mixture_search import choose_mixture
 
@@ -138,7 +137,7 @@ class TableMixture:
         """The source of random numbers: one, or a seed."""
         if isinstance(random_state, torch.Generator):
             return random_state
-        return seeded(random_state)
+        return generator_from(random_state)
 
     def sample(
         self,
