@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from kermix.tables.drift.monitor import DriftMonitor
     from kermix.tables.drift.period_drift import drift_over_time
     from kermix.tables.evaluate.evaluate import evaluate
+    from kermix.tables.evaluate.ranking import rank_generators
     from kermix.tables.model.table_estimator import TableModel
     from kermix.tables.sketch_files import sketch_files
     from kermix.training.conditional import fit_conditional
@@ -97,6 +98,7 @@ __all__ = [
     "networks",
     "nuclear_norm",
     "nystrom_features",
+    "rank_generators",
     "resume",
     "scalar_cost",
     "sketch_files",
@@ -129,6 +131,7 @@ _PUBLIC = {
     "kermix.tables.drift.monitor": "DriftMonitor",
     "kermix.tables.drift.period_drift": "drift_over_time",
     "kermix.tables.evaluate.evaluate": "evaluate",
+    "kermix.tables.evaluate.ranking": "rank_generators",
     "kermix.tables.model.table_estimator": "TableModel",
     "kermix.tables.sketch_files": "sketch_files",
     "kermix.training.conditional": "fit_conditional",

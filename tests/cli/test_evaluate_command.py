@@ -118,3 +118,35 @@ def test_errors_help(folder, arguments, text):
     result = CliRunner().invoke(app, ["evaluate", *map(str, files), *FAST, *arguments])
     assert isinstance(result.exception, KermixError)
     assert text in str(result.exception)
+
+
+def test_several_generators_are_ranked_and_ties_are_said(folder, tmp_path):
+    for seed, name in ((3, "good"), (4, "fresh"), (5, "far")):
+        far = 2.0 * (name == "far")
+        made = table(160, seed, ["a", "b", "c"])
+        made.assign(price=made["price"] + far, size=made["size"] - far).to_csv(
+            tmp_path / f"{name}.csv", index=False
+        )
+    page, files = tmp_path / "page.html", sorted(tmp_path.glob("*.csv"))
+    output = invoke(folder / "real.csv", *files, *FAST, "-o", page)
+    assert output.startswith(("fresh and good are best of 3", "good and fresh are best of 3"))
+    text = page.read_text().partition("<body>")[2]
+    assert text.index("are best of 3") < text.index("<table")
+    found = json.loads(invoke(folder / "real.csv", *files, *FAST, "--json"))
+    assert found["ranks"] == {"good": 1, "fresh": 1, "far": 3}
+    assert not found["evaluations"]["far"]["good"]
+    invoke(folder / "real.csv", *files, *FAST, "--fail-if-different")
+    bad = [folder / "fake.csv", tmp_path / "far.csv"]
+    invoke(folder / "real.csv", *bad, *FAST, "--fail-if-different", status=3)
+
+
+def test_generators_have_names_and_there_are_two(folder):
+    real, fake = (pd.read_csv(folder / f"{name}.csv") for name in ("real", "fake"))
+    found = km.rank_generators(real, {"mine": fake, "real": real}, permutations=50, rank=60)
+    assert set(found.ranks) == {"mine", "real"}
+    assert "mine" in repr(found)
+    assert "<table>" in found._repr_html_()
+    with pytest.raises(KermixError, match="1 generator; to rank them there must be two"):
+        km.rank_generators(real, [folder / "fake.csv"])
+    with pytest.raises(KermixError, match="a file is named twice"):
+        km.rank_generators(real, [folder / "fake.csv"] * 2)

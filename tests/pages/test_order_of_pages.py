@@ -30,6 +30,7 @@ KINDS = {
     "drift": ("drift", "table.csv", "--by", "day", "--every", "month", "--permutations", 39),
     "drift of sketches": ("compare", "sketches"),
     "evaluation": ("evaluate", "table.csv", "other.csv", "--permutations", 39),
+    "generators": ("evaluate", "table.csv", "other.csv", "third.csv", "--permutations", 39),
     "spectrum": ("spectrum", "numbers.csv", "-k", 2),
 }  # fmt: skip
 
@@ -38,7 +39,7 @@ KINDS = {
 def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("pages")
     rng = np.random.default_rng(0)
-    for name in ("table", "other"):
+    for name in ("table", "other", "third"):
         x = rng.normal(size=120)
         table = {
             "x": x,

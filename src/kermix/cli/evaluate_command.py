@@ -1,4 +1,4 @@
-"""`kermix evaluate REAL FAKE`: are samples of a generator as good as real data?"""
+"""`kermix evaluate REAL FAKE`: are samples of a generator, or of which, as good as real data?"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -88,7 +88,13 @@ def command(
             f"({EMBEDDINGS}), a folder of images, or a .sketch."
         ),
     ],
-    fake: Annotated[str, typer.Argument(help="Samples of the generator, in the same format.")],
+    fakes: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FAKE...",
+            help="Samples of the generator, in the same format; several generators are ranked.",
+        ),
+    ],
     *,
     scores: ScoreOptions,
     test: SignificanceOptions,
@@ -100,26 +106,52 @@ def command(
     Prints one answer and, below it, every score with an error bar, its expected value if both sets
     had the same distribution, and the number of rows it needs.
     """
-    check_there(real, fake, scores.held_out)
+    check_there(real, *fakes, scores.held_out)
     from kermix.tables.evaluate.evaluate import evaluate
     from kermix.tables.evaluate.evaluation_page import evaluation_report
 
-    options = scores.of_evaluation()
+    options: dict[str, Any] = {
+        "level": test.level, "permutations": test.permutations, "seed": test.seed,
+        **scores.of_evaluation(), **reading.said(),
+    }  # fmt: skip
+    if len(fakes) > 1:
+        if scores.images is not None:
+            raise OptionError("--images goes with the samples of one generator.")
+        _rank(context, real, fakes, options, test, answer)
+        return
     with _progress(answer.as_json) as progress:
-        found = evaluate(
-            real,
-            fake,
-            level=test.level,
-            permutations=test.permutations,
-            seed=test.seed,
-            progress=progress,
-            **options,
-            **reading.said(),
-        )
+        found = evaluate(real, fakes[0], progress=progress, **options)
     answer.give(context, lambda: evaluation_report(found), found.to_dict, lambda: _print(found))
     if test.fail_if_different and found.good is None:
         raise OptionError(f"--fail-if-different needs a verdict. {found.answer}")
     if test.fail_if_different and not found.good:
+        raise typer.Exit(DIFFERENT)
+
+
+def _rank(
+    context: typer.Context,
+    real: str,
+    fakes: list[str],
+    options: dict[str, Any],
+    test: SignificanceOptions,
+    answer: AnswerOptions,
+) -> None:
+    """Judge several generators, and say which is best."""
+    from kermix.tables.evaluate.evaluation_page import ranking_report
+    from kermix.tables.evaluate.ranking import RANKING_HEADS, rank_generators
+
+    with _progress(answer.as_json) as progress:
+        found = rank_generators(real, fakes, progress=progress, **options)
+
+    def show() -> None:
+        print_sentence(found.answer)
+        print_sentence()
+        print_table("", RANKING_HEADS, found.table())
+        for name, each in found.evaluations.items():
+            print_sentence(f"{name}: {each.answer}")
+
+    answer.give(context, lambda: ranking_report(found), found.to_dict, show)
+    if test.fail_if_different and not any(found.evaluations[n].good for n in found.best):
         raise typer.Exit(DIFFERENT)
 
 

@@ -14,9 +14,10 @@ from kermix.pages.sheets import png_bytes, sheet
 from kermix.tables.compare.verdict import auc_text
 from kermix.tables.evaluate.evaluation_result import MAIN, SCORE_HEADS, Evaluation
 from kermix.tables.evaluate.judged_data import JudgedData
+from kermix.tables.evaluate.ranking import RANKING_HEADS, Ranking
 from kermix.tables.evaluate.scores import Score
 
-__all__ = ["evaluation_report"]
+__all__ = ["evaluation_report", "ranking_report"]
 
 
 def evaluation_report(found: Evaluation, most_columns: int = 20) -> Page:
@@ -42,6 +43,17 @@ def evaluation_report(found: Evaluation, most_columns: int = 20) -> Page:
             worst = sorted(part.each, key=lambda each: -each[1])[:most_columns]
             shown[what] = [[" and ".join(names), difference] for names, difference in worst]
     return Page("evaluation", f"{fake} as samples of {real}", shown)
+
+
+def ranking_report(found: Ranking) -> Page:
+    """The page of several generators: which is best, and what is said of each."""
+    real = next(iter(found.evaluations.values())).names[0]
+    return Page("ranking", f"Generators of {real}", {
+        "found": found,
+        "heads": RANKING_HEADS,
+        "rows": found.table(),
+        "answers": [[name, each.answer] for name, each in found.evaluations.items()],
+    })  # fmt: skip
 
 
 def _gauge(found: Evaluation) -> Svg | None:

@@ -33,7 +33,7 @@ from kermix.tables.model.equal_columns import (
 from kermix.tables.model.exact_relations import ExactRelations
 from kermix.tables.model.linear_relations import Lines, find_lines
 from kermix.tables.model.relation_search import find_relations
-from kermix.tables.model.relations import Relation
+from kermix.tables.model.relations import LookupRelation, Relation
 from kermix.tables.model.repeated_values import (
     RepeatedValues,
     find_repeated,
@@ -199,6 +199,7 @@ class TableLayout:
         encoded: EncodedTable,
         equal_columns: bool = True,
         whole: bool = True,
+        enough_rows: int = 500,
     ) -> "TableLayout":
         """The layout of a table, with what its columns tell about each other.
 
@@ -208,6 +209,8 @@ class TableLayout:
             encoded: Its rows.
             equal_columns: Whether to look for columns that are equal, or follow from others.
             whole: Whether the table has all rows, so that columns may be known to be equal in all.
+            enough_rows: For tables of values: of fewer rows, a column that is drawn first says
+                more than one of which many values are in a row or two.
         """
         same: tuple[tuple[str, str], ...] = ()
         equal: tuple[tuple[str, str], ...] = ()
@@ -216,6 +219,8 @@ class TableLayout:
             same = find_twins(schema, encoded) if whole else ()
             copied = [b for _, b in same]
             exact = find_relations(schema, encoded, copied)
+            if len(encoded) < enough_rows:
+                exact = tuple(r for r in exact if not isinstance(r, LookupRelation))
             told = [schema.modelled[r.place].name for r in exact if r.determines]
             equal = find_links(schema, frame, encoded.codes, [*copied, *told])
         anchors, lines = find_anchors(schema, encoded), find_lines(schema, encoded)

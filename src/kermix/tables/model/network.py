@@ -164,24 +164,6 @@ class TableNetwork(nn.Module):
         parts.means.copy_(torch.linspace(-2, 2, self.components))
         parts.log_scales.fill_(math.log(0.5))
 
-    @torch.no_grad()
-    def begin_with(self, codes: Tensor, weights: Tensor | None = None) -> None:
-        """Begin at the shares of codes in some rows, which small tables have no steps to learn.
-
-        Args:
-            codes: Codes of rows, (N, D).
-            weights: Of the rows, (N,).
-        """
-        each = None if weights is None else weights.repeat_interleave(codes.shape[1]).float()
-        units = self.units(codes.clamp(min=0)).flatten()
-        counts = torch.bincount(units, each, self.layout.total) + 0.5
-        shares = counts / (counts.float() @ self.membership)[self.segments]
-        if self.repeated is not None:
-            free = self.out.out_features - 3 * len(self.layout.numbers) * self.components
-            shares = shares[self.free_first < free]
-        for network in (self, *self.others):
-            network.out.bias[: len(shares)] = shares.log()
-
     def _look_up_cells(self) -> None:
         """Where the logits of cells are among all, and what a network sees of each code."""
         layout = self.layout

@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from kermix.checks import rows_at_once
 from kermix.data.readers.frames import Frame
-from kermix.data.schema.columns import NumberColumn, rounded
+from kermix.data.schema.columns import NumberColumn
 from kermix.data.schema.monotone import MonotoneMap
 from kermix.data.schema.schema import EncodedTable, Schema
 
@@ -125,11 +125,8 @@ class RepeatedValues:
 
     @property
     def never_seen(self) -> float:
-        """Probability of a value that is not among these: about the share of those of one row.
-
-        Of a lattice, which has places that no row is at, there is hardly another value.
-        """
-        once = 0.5 if (self.counts == 0).any() else max(0.5, float((self.counts == 1).sum()))
+        """Probability of a value that is not among these: about the share of those of one row."""
+        once = max(0.5, float((self.counts == 1).sum()))
         return min(0.1, once / max(1.0, float(self.counts.sum())))
 
     @cached_property
@@ -165,12 +162,10 @@ def with_repeated(
             continue
         numbers = column.numbers(frame.columns[column.name], frame.name)
         values, counts = np.unique(numbers, return_counts=True)
-        atoms = _lattice(values, column.decimals, most_values)
-        atoms = values if atoms is None else atoms
-        if len(atoms) <= most_values and _repeats(column, values, counts):
+        if len(values) <= most_values and _repeats(column, values, counts):
             found = True
             columns[place] = replace(
-                column, atoms=atoms, map=MonotoneMap.of(values, counts), continuous=0.0
+                column, atoms=values, map=MonotoneMap.of(values, counts), continuous=0.0
             )
     return replace(schema, columns=tuple(columns)) if found else schema
 
@@ -182,6 +177,7 @@ def _repeats(
     many_rows: float = 8.0,
     fewest_rows: float = 2.0,
     explained: float = 0.75,
+    enough_rows: int = 1000,
 ) -> bool:
     """Whether values repeat so often that each should have a code.
 
@@ -193,7 +189,11 @@ def _repeats(
         fewest_rows: So many are needed, and that there are less different values than the next
             share of what rounding explains.
         explained: This share. Chosen, with the number before, on segment, flights and diamonds.
+        enough_rows: Of a table, or numbers that rounding does not explain stay as they are, but
+            for times: a few days in clumps.
     """
+    if counts.sum() < enough_rows and not column.time:
+        return False
     rest = ~np.isin(values, column.atoms)
     own, rows = values[rest], counts[rest]
     if not len(own) or rows.sum() >= many_rows * len(own):
@@ -221,27 +221,6 @@ def _rounded_values(
     places = np.rint((values[ends] - values[starts]) * 10.0**decimals) + 1
     rows = np.add.reduceat(counts, starts)
     return float((-places * np.expm1(rows * np.log1p(-1 / np.maximum(places, 1.5)))).sum())
-
-
-def _lattice(values: np.ndarray, decimals: int | None, most: int) -> np.ndarray | None:
-    """All places of a lattice that is coarser than the digits of its values, if they are on one.
-
-    Example:
-        >>> _lattice(np.array([3.5, 4.0, 6.0]), 1, 100)
-        array([3.5, 4. , 4.5, 5. , 5.5, 6. ])
-    """
-    if decimals is None or len(values) < 2:
-        return None
-    whole = np.rint((values - values[0]) * 10.0**decimals)
-    if not whole[-1] < 2**53:
-        return None
-    step = int(np.gcd.reduce(whole.astype(np.int64)))
-    if step < 2 or whole[-1] / step >= most:
-        return None
-    places = values[0] + np.arange(0, whole[-1] + 1, step) / 10.0**decimals
-    places = rounded(places, decimals)
-    places[np.searchsorted(places, values - 0.5 * step / 10.0**decimals)] = values
-    return places
 
 
 def find_repeated(

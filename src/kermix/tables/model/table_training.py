@@ -137,11 +137,6 @@ class TableModelTask(Task):
                 layout, settings.width, settings.blocks, settings.components, settings.dropout,
                 settings.members,
             )  # fmt: skip
-        if network is None:
-            some = torch.arange(0, rows.rows, max(1, 16 * rows.rows // LARGEST_SHUFFLE))
-            self.model.begin_with(
-                rows.take(some)[0], None if rows.weights is None else rows.weights[some]
-            )
         self._held, self._train = table_split(rows.rows, settings)
         self._calibrating = self._held
         self._crossing: Crossing | None = None

@@ -1,0 +1,150 @@
+"""Several generators of the same data, ranked, and those that cannot be told apart said to tie."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kermix.data.readers.common import listed
+from kermix.errors import OptionError, SampleError
+from kermix.tables.compare.result import AnswerFirst, Shown, aligned
+from kermix.tables.evaluate.evaluate import evaluate
+from kermix.tables.evaluate.evaluation_result import Evaluation
+from kermix.two_sample.classifier_test import CONFIDENCE
+
+__all__ = ["RANKING_HEADS", "Ranking", "rank_generators"]
+
+RANKING_HEADS = ("generator", "rank", "classifier (AUC)", "+-", "p", "Vendi, fake / real",
+                 "copies", "good")  # fmt: skip
+WORDS = {True: "yes", False: "no", None: "?"}
+
+
+@dataclass(frozen=True, repr=False)
+class Ranking(AnswerFirst):
+    """The generators of `rank_generators`, the best first.
+
+    Attributes:
+        evaluations: What `kermix.evaluate` found of each, by name.
+        ranks: One more than the number of generators that are clearly better: those that no one
+            can tell apart by it have the same rank.
+        answer: Which is best, in a sentence.
+    """
+
+    evaluations: dict[str, Evaluation]
+    ranks: dict[str, int]
+    answer: str
+
+    @property
+    def best(self) -> tuple[str, ...]:
+        """Names of the generators of rank 1."""
+        return tuple(name for name, rank in self.ranks.items() if rank == 1)
+
+    def table(self) -> list[list[str]]:
+        """A line of text for each generator."""
+        return [self._line(name, found) for name, found in self.evaluations.items()]
+
+    def _line(self, name: str, found: Evaluation) -> list[str]:
+        area, pvalue = found.score("classifier"), found.pvalue
+        memory = found.memorizing
+        copies = "" if memory is None else f"{100 * memory.copies:.2g} %"
+        return [name, str(self.ranks[name]), f"{area.value:.3f}", f"{area.error:.3f}",
+                "" if pvalue is None else f"{pvalue:.2g}", f"{found['vendi_ratio']:.2f}", copies,
+                WORDS[found.good]]  # fmt: skip
+
+    def shown(self) -> Shown:
+        """The answer and the table."""
+        return Shown(self.answer, RANKING_HEADS, self.table())
+
+    def __str__(self) -> str:
+        each = [f"{name}: {found.answer}" for name, found in self.evaluations.items()]
+        return "\n".join([self.answer, "", *aligned((RANKING_HEADS, *self.table())), "", *each])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {
+            "answer": self.answer,
+            "ranks": self.ranks,
+            "evaluations": {name: found.to_dict() for name, found in self.evaluations.items()},
+        }
+
+
+def rank_generators(
+    real: Any, fakes: Mapping[str, Any] | Sequence[str | Path], **options: Any
+) -> Ranking:
+    """Judge several generators of the same data, and rank them.
+
+    The rank goes by how well a classifier tells samples from real rows; a generator is better than
+    another if the difference of their AUCs is more than its error bars explain. Copies of training
+    rows are another matter, which the table and the answers say.
+
+    Args:
+        real: Real samples, as for `kermix.evaluate`.
+        fakes: Samples of each generator by its name, or files, whose names they have.
+        options: All others of `kermix.evaluate`, which hold for each.
+
+    Example:
+        >>> x = torch.randn(600, 2, generator=torch.Generator().manual_seed(0))
+        >>> found = km.rank_generators(x[:200], {"wide": 3 * x[200:400], "fresh": x[400:]},
+        ...                            permutations=99)
+        >>> found.ranks, found.best
+        ({'fresh': 1, 'wide': 2}, ('fresh',))
+    """
+    named = dict(fakes) if isinstance(fakes, Mapping) else _named(fakes)
+    if len(named) < 2:
+        raise OptionError(f"fakes: {len(named)} generator; to rank them there must be two.")
+    found = {name: evaluate(real, fake, **options) for name, fake in named.items()}
+    lacking = [name for name, each in found.items() if each.verdict.effect is None]
+    if lacking:
+        raise SampleError(
+            f"{listed(lacking)}: no classifier could be trained, by which generators are ranked; "
+            "give rows, not sketches, and more of them."
+        )
+    order = sorted(found, key=lambda name: _told(found[name]))
+    ranks = {
+        name: 1 + sum(_clearly_better(found[b], found[name]) for b in found) for name in order
+    }
+    return Ranking({name: found[name] for name in order}, ranks, _answer(found, ranks))
+
+
+def _named(paths: Sequence[str | Path]) -> dict[str, Path]:
+    """Files by the shortest names that tell them apart."""
+    files = [Path(path) for path in paths]
+    for names in ([p.name.split(".")[0] for p in files], [str(p) for p in files]):
+        if len(set(names)) == len(files):
+            return dict(zip(names, files, strict=True))
+    raise OptionError(f"fakes: a file is named twice among {listed([str(p) for p in files])}.")
+
+
+def _told(found: Evaluation) -> float:
+    """How far from chance a classifier is; below chance is as far, since that is of copies."""
+    return abs(found["classifier"] - 0.5)
+
+
+def _clearly_better(one: Evaluation, other: Evaluation) -> bool:
+    errors = [found.score("classifier").error or 0.0 for found in (one, other)]
+    return _told(other) - _told(one) > CONFIDENCE * (errors[0] ** 2 + errors[1] ** 2) ** 0.5
+
+
+def _answer(found: Mapping[str, Evaluation], ranks: Mapping[str, int]) -> str:
+    best = [name for name, rank in ranks.items() if rank == 1]
+    names = " and ".join([", ".join(best[:-1]), best[-1]] if len(best) > 1 else best)
+    if len(best) == 1:
+        first = f"{names} is best of {len(found)}"
+    elif len(best) == len(found):
+        first = f"None of {names} is clearly better than the others"
+    else:
+        first = f"{names} are best of {len(found)}, and tie"
+    areas = ", ".join(f"{found[name]['classifier']:.2f}" for name in best)
+    whose = "its" if len(best) == 1 else "their"
+    told = (
+        f"{first}: a classifier tells {whose} samples from real rows with AUC {areas} (0.5 is "
+        "chance)."
+    )
+    good = [name for name in best if found[name].good]
+    if good:
+        told += f" No difference from real data was found for {listed(good)}."
+    copying = [n for n, each in found.items() if each.memorizing is not None and each.good is False
+               and each.different is not True]  # fmt: skip
+    if copying:
+        told += f" Beside that, see what is said of {listed(copying)} below."
+    return told
