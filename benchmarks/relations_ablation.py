@@ -37,13 +37,12 @@ def _with(**changes: Any) -> Callable[..., Any]:
     return find
 
 
+# Until commit b2656638 lines were compared with boosted trees as well.
 VARIANTS: dict[str, Callable[..., Any]] = {
     "none": lambda *_, **__: None,
     "as it is": linear_relations.find_lines,
-    "all lines without trees": _with(gains_by_trees=lambda *_: 0.0),
-    "close lines alone": _with(gains_by_trees=lambda *_: np.inf),
+    "looser lines": _with(CLOSE_GAIN=1.0),
     "one regime": _with(REGIMES=()),
-    "close lines of one regime": _with(gains_by_trees=lambda *_: np.inf, REGIMES=()),
 }
 
 

@@ -326,7 +326,6 @@ if TYPE_CHECKING:
         WIDEST,
         StraightLines,
         find_lines,
-        gains_by_trees,
         lines_of,
         lines_of_all,
     )

@@ -77,6 +77,12 @@ def test_rounded_ratios_are_told_from_the_finer_to_the_coarser_column():
     assert found == ["l = 1 / d, in all rows", "b = v / 3000, in all rows"]
 
 
+def test_a_few_wrong_rows_do_not_hide_a_sum():
+    table = shop(2000)[["men", "women", "total"]].astype(float)
+    table.loc[[3, 40, 800, 1200], "total"] = [0.0, 1e6, -5e4, 3.0]
+    assert lines(table) == ["total = men + women, in 99.8 % of rows"]
+
+
 def test_whole_rows_of_few_or_equal_values_are_no_relations():
     ones = {"a": np.ones(500), "b": np.r_[np.ones(499), 2], "c": np.arange(500) % 2}
     assert lines(ones) == []

@@ -127,12 +127,13 @@ def _clearly_better(one: Evaluation, other: Evaluation) -> bool:
 
 def _answer(found: Mapping[str, Evaluation], ranks: Mapping[str, int]) -> str:
     best = [name for name, rank in ranks.items() if rank == 1]
+    names = " and ".join([", ".join(best[:-1]), best[-1]] if len(best) > 1 else best)
     if len(best) == 1:
-        first = f"{best[0]} is best of {len(found)}"
+        first = f"{names} is best of {len(found)}"
     elif len(best) == len(found):
-        first = f"None of {listed(best)} is clearly better than the others"
+        first = f"None of {names} is clearly better than the others"
     else:
-        first = f"{listed(best)} are best of {len(found)}, and none of them clearly"
+        first = f"{names} are best of {len(found)}, and tie"
     areas = ", ".join(f"{found[name]['classifier']:.2f}" for name in best)
     whose = "its" if len(best) == 1 else "their"
     told = (

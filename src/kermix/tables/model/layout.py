@@ -437,5 +437,5 @@ def _foretold(schema: Schema, layout: TableLayout) -> set[str]:
     squares = np.stack([1 / np.diag(np.linalg.inv(own)) for own in lines.correlation])
     errors = (lines.shares @ squares) ** 0.5 * lines.size
     steps = np.array([0.0 if c.decimals is None else 10.0**-c.decimals for c in schema.numbers])
-    exact = lines.closely & (2 * errors < steps)
+    exact = lines.followed & (2 * errors < steps)
     return {name for name, found in zip(lines.names, exact, strict=True) if found}

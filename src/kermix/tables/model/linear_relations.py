@@ -12,12 +12,13 @@ $$m = \mu_j + C_{jS} C_{SS}^{-1} (x_S - \mu_S), \quad
 with the covariance $C$ of the table, for whichever columns $S$ are seen. Where a table has several
 regimes with lines of their own, such as kinds of cells in a picture, they are the components of a
 Gaussian mixture, and $m$ and $s$ are mean and deviation of what that expects of the number:
-each regime counts by its probability given $x_S$. Where boosted trees tell more than lines do, a
-network learns as much by itself.
+each regime counts by its probability given $x_S$. What lines foretell less closely than to a
+fiftieth of its spread, a network learns as well by itself: see
+`results/bench/relations-ablation-h200.json`.
 """
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -36,7 +37,6 @@ __all__ = [
     "Lines",
     "StraightLines",
     "find_lines",
-    "gains_by_trees",
 ]
 
 
@@ -66,7 +66,6 @@ class Lines:
         centre: Means of the numbers in each regime.
         correlation: Covariances in each regime, in units of `size`, with a small ridge.
         followed: Whether each number is looked at relative to lines.
-        closely: Whether its mixture has no component that is not, but for slips.
         slips: Share of rows that may be anywhere, whatever lines expect.
     """
 
@@ -76,7 +75,6 @@ class Lines:
     centre: np.ndarray  # (R, Q)
     correlation: np.ndarray  # (R, Q, Q)
     followed: np.ndarray  # (Q,), bool
-    closely: np.ndarray  # (Q,), bool
     slips: float = SLIPS
 
     def to_dict(self) -> dict[str, Any]:
@@ -93,7 +91,7 @@ class Lines:
         return cls(tuple(saved["names"]), **arrays, slips=saved["slips"])
 
 
-ARRAYS = ("size", "shares", "centre", "correlation", "followed", "closely")
+ARRAYS = ("size", "shares", "centre", "correlation", "followed")
 
 
 class StraightLines(nn.Module):
@@ -110,7 +108,6 @@ class StraightLines(nn.Module):
     centre: Tensor
     correlation: Tensor
     followed: Tensor
-    closely: Tensor
 
     def __init__(
         self,
@@ -219,64 +216,6 @@ class StraightLines(nn.Module):
 
 
 # Reasoned, no record.
-LEARNED_FROM, FEWEST = 10_000, 20  # rows, up to twice as many of the first
-TREE_REFERENCE_FINEST = 1e-4  # errors in normal scores, below which they are not told apart
-LARGEST_ERROR = 10.0  # in units of its width, so that a few rows do not widen all
-
-
-def gains_by_trees(
-    scores: np.ndarray, own: np.ndarray, number: int, judged: np.ndarray, worst: float
-) -> float:
-    """Nats that trees gain for a number, against a normal distribution of its own.
-
-    Each half of the rows teaches a centre, and how far the other half is from it; both depend on
-    all other numbers. Rows that are judged teach nothing, and nothing is random.
-
-    Args:
-        scores: Normal scores of complete rows, (N, Q).
-        own: Rows in which the number is no atom, (N,).
-        number: Which one.
-        judged: Rows that judge.
-        worst: Nats of a row, at least.
-
-    Example:
-        >>> x = np.random.default_rng(0).normal(size=(2000, 2))
-        >>> both = np.stack([x[:, 0], np.sin(2 * x[:, 0]) + 0.1 * x[:, 1]], 1)
-        >>> rows, judged = np.ones(2000, bool), np.arange(0, 2000, 4)
-        >>> round(gains_by_trees(both, rows, 1, judged, -10.0), 1)
-        2.0
-    """
-    from sklearn.ensemble import HistGradientBoostingRegressor
-
-    inputs, wanted = np.delete(scores, number, 1), scores[:, number]
-    other = own.copy()
-    other[judged] = False
-    rows = np.flatnonzero(other)
-    rows, judged = rows[:: max(1, len(rows) // LEARNED_FROM)], judged[own[judged]]
-    if len(rows) < FEWEST:
-        return 0.0  # too few to teach anything
-
-    def trees(some: np.ndarray, values: np.ndarray, count: int) -> Callable[..., np.ndarray]:
-        model = HistGradientBoostingRegressor(
-            learning_rate=0.15, max_leaf_nodes=16, max_iter=count, early_stopping=False
-        )  # stopped early, it would draw rows at random
-        model.fit(inputs[some], values)
-        return lambda asked: model.predict(inputs[asked])
-
-    halves = rows[::2], rows[1::2]
-    first, second = (trees(half, wanted[half], 60) for half in halves)
-    errors = np.concatenate(
-        [wanted[halves[1]] - first(halves[1]), wanted[halves[0]] - second(halves[0])]
-    )
-    rows = np.concatenate(halves[::-1])
-    width = trees(rows, np.log(np.abs(errors) + TREE_REFERENCE_FINEST), 30)
-    size = np.sqrt(np.mean(np.minimum(np.abs(errors) / np.exp(width(rows)), LARGEST_ERROR) ** 2))
-    log_scales = np.log(size) + width(judged)
-    z = (wanted[judged] - (first(judged) + second(judged)) / 2) / np.exp(log_scales)
-    return float(np.maximum((wanted[judged] ** 2 - z**2) / 2 - log_scales, worst).mean())
-
-
-# Reasoned, no record.
 LOOKED_AT, SORTED, JUDGED = 20_000, 5000, 2000  # rows for lines, for regimes, for their gains
 MOST_NUMBERS, MOST_WORK = 64, 8 * 40**3  # work: regimes times the cube of numbers
 LEAST_FILLED = 0.5  # share of rows: columns with more gaps have no part in lines
@@ -284,10 +223,8 @@ ROWS_OF_EACH = 10  # for each number, or a line follows the noise
 REGIMES = (2, 4, 8)  # that are tried
 ROWS_OF_REGIMES = 4  # for each number and regime: too many regimes are seen by the other rows
 LEAST_MORE = 0.5  # nats of a row that more regimes must tell
-LEAST_GAIN = 1.0  # nats: the error of a line is a third of the spread of the number
+# results/bench/relations-ablation-h200.json: with looser ones, and without any.
 CLOSE_GAIN = 4.0  # nats: the error is a fiftieth of the spread, as in sums with a few slips
-# results/bench/generated-tables-choosing-h200.json; -choosing-all-lines-: without this rule.
-MORE_THAN_TREES = 1.0  # nats of a row: what trees know as well, a network learns without lines
 WORST = -10.0  # nats of a row: a mixture has room for a few that are off the line
 LEFT_OUT = 0.01  # share of rows that are farthest from the others
 
@@ -295,11 +232,10 @@ LEFT_OUT = 0.01  # share of rows that are farthest from the others
 def find_lines(
     schema: Schema, encoded: EncodedTable, rows_of_each: int = ROWS_OF_EACH
 ) -> Lines | None:
-    """Lines of a table, if some number is foretold much better by them than by its own column.
+    """Lines of a table, if some number is foretold closely by them.
 
     Half of the rows that have all numbers are for the lines, the others judge them; a number
-    follows lines if its log-density rises by a nat and by more than boosted trees can tell;
-    unless lines are close, all numbers together must rise by a nat more than that.
+    follows lines if its log-density rises by four nats.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -309,47 +245,48 @@ def find_lines(
         >>> find_lines(schema, schema.encode(table)).followed
         array([ True,  True,  True, False])
     """
-    columns = schema.numbers
-    names = tuple(column.name for column in columns)
+    names = tuple(column.name for column in schema.numbers)
     if not 2 <= len(names) <= MOST_NUMBERS:
         return None
     encoded = encoded[:: max(1, len(encoded) // LOOKED_AT)]
-    codes = encoded.codes[:, schema.number_columns]
-    known = (codes <= np.array([len(column.atoms) for column in columns])) & (codes >= 0)
-    filled = known.mean(0) >= LEAST_FILLED
-    some = known[:, filled].all(1)
-    codes, scores = codes[some], schema.positions(encoded)[some]
-    if len(scores) < 2 * rows_of_each * len(names):
+    values, scores, continuous = _complete_rows(schema, encoded)
+    if len(values) < 2 * rows_of_each * len(names):
         return None
-    maps = tuple(column.map for column in columns)
-    values = np.stack([own.inverse(scores[:, k]) for k, own in enumerate(maps)], 1)
-    values[:, ~filled] = 0.0  # no line goes through them
-    continuous = (codes == 0) & filled
+    maps = tuple(column.map for column in schema.numbers)
     others = slice(1, None, 2 * max(1, len(values) // (2 * JUDGED)))
     best: tuple[int, Tensor] | None = None
-    for regimes in (1, *REGIMES):
-        few = len(values) // 2 < ROWS_OF_REGIMES * regimes * len(names)
-        if regimes > 1 and (few or regimes * len(names) ** 3 > MOST_WORK):
-            break
+    for regimes in _regimes_to_try(len(values), len(names)):
         learned = lines_of(names, values[::2], regimes)
         if learned is None:
             break
         gains = _mean_gains(learned, maps, scores[others], continuous[others])
         if best is None or gains.clamp(min=0).sum() > best[1].clamp(min=0).sum() + LEAST_MORE:
             best = regimes, gains
-    found = None if best is None else lines_of(names, values, best[0])
-    if best is None or found is None:
+    if best is None:
         return None
-    told, enough = best[1].numpy(), continuous[others].sum(0) >= rows_of_each
-    followed, closely = ((told > least) & enough for least in (LEAST_GAIN, CLOSE_GAIN))
-    judged, more = np.arange(len(values))[others], np.zeros(len(names))
-    for k in np.flatnonzero(followed & ~closely):
-        more[k] = told[k] - gains_by_trees(scores, continuous[:, k], int(k), judged, WORST)
-    worth = more.clip(min=0).sum() > MORE_THAN_TREES
-    followed = closely | ((more > 0) & worth)
-    if not followed.any():
-        return None
-    return replace(found, followed=followed, closely=closely)
+    followed = (best[1].numpy() > CLOSE_GAIN) & (continuous[others].sum(0) >= rows_of_each)
+    found = lines_of(names, values, best[0]) if followed.any() else None
+    return None if found is None else replace(found, followed=followed)
+
+
+def _complete_rows(
+    schema: Schema, encoded: EncodedTable
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Numbers, their scores, and which are no atoms, of rows without gaps where these are few."""
+    codes = encoded.codes[:, schema.number_columns]
+    known = (codes <= np.array([len(column.atoms) for column in schema.numbers])) & (codes >= 0)
+    filled = known.mean(0) >= LEAST_FILLED
+    some = known[:, filled].all(1)
+    codes, scores = codes[some], schema.positions(encoded)[some]
+    values = np.stack([own.map.inverse(scores[:, k]) for k, own in enumerate(schema.numbers)], 1)
+    values[:, ~filled] = 0.0  # no line goes through them
+    return values, scores, (codes == 0) & filled
+
+
+def _regimes_to_try(rows: int, numbers: int) -> list[int]:
+    """One, and more of them where half of the rows are enough."""
+    return [1, *(r for r in REGIMES if rows // 2 >= ROWS_OF_REGIMES * r * numbers
+                 and r * numbers**3 <= MOST_WORK)]  # fmt: skip
 
 
 def lines_of(names: tuple[str, ...], rows: np.ndarray, regimes: int = 1) -> Lines | None:
@@ -378,7 +315,7 @@ def lines_of_all(names: tuple[str, ...], rows: np.ndarray) -> Lines | None:
     scaled = np.where(spread, rows - centre, 0.0) / size
     correlation = scaled.T @ scaled / len(rows) + np.diag(np.where(spread, RIDGE, 1.0))
     every = np.ones(len(names), bool)
-    return Lines(names, size, np.ones(1), centre[None], correlation[None], every, every)
+    return Lines(names, size, np.ones(1), centre[None], correlation[None], every)
 
 
 def _near(lines: Lines, rows: np.ndarray) -> np.ndarray:  # (N,), bool

@@ -237,18 +237,13 @@ class TableNetwork(nn.Module):
     def _relative_to(self, expected: Expected | None, parts: ColumnParts) -> ColumnParts:
         """Mixtures whose centres and widths are in units of what lines expect.
 
-        A third of the components stay where they are, but for numbers that lines foretell
-        closely: a network that knows better than the lines is not held back by them. The last
-        component is as wide as the column and has a weight that no training takes from it, so
-        that a slip of the pen is improbable and not impossible.
+        The last component is as wide as the column and has a weight that no training takes from
+        it, so that a slip of the pen is improbable and not impossible.
         """
         scales = _within(parts.log_scales, SMALLEST_SCALE)
         if expected is None or self.lines is None:
             return parts._replace(log_scales=scales)
         centre, scale = (part.unsqueeze(-1) for part in expected)
-        free = torch.arange(self.components, device=scale.device) % 3 == 2
-        free = free & ~self.lines.closely.unsqueeze(-1)
-        centre, scale = centre.masked_fill(free, 0.0), scale.masked_fill(free, 1.0)
         means, scales = centre + scale * parts.means, scales + scale.log()
         if not self.lines.slips or self.components == 1:
             return parts._replace(means=means, log_scales=scales)

@@ -161,7 +161,8 @@ class Raw:
             return None
         x, y = cells[:, list(sources)], cells[:, place]
         found = _trimmed(x, y, np.array(factors), 1 - self.options.share)
-        if (np.abs(found) * x.std(0) < 1e-3 * y.std()).any():
+        spread = float(np.subtract(*np.quantile(y, (0.95, 0.05)))) or float(y.std())
+        if (np.abs(found) * x.std(0) < 3e-4 * spread).any():
             return None  # a source that says nothing
         if not self._may_add(place, sources, found):
             return None

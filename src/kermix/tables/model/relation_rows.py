@@ -11,7 +11,7 @@ __all__ = ["SearchOptions", "SplitHalves"]
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How relations are looked for; `results/bench/planted-relations-cpu2.json` judges it.
+    """How relations are looked for; `python -m benchmarks planted-relations` judges it.
 
     Attributes:
         rows: That are looked at.

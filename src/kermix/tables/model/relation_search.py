@@ -20,7 +20,6 @@ from kermix.tables.model.relation_tables import lookups, table_of
 from kermix.tables.model.relations import (
     LinearRelation,
     LookupRelation,
-    PowerRelation,
     RawColumns,
     Relation,
 )
@@ -84,16 +83,14 @@ def _chosen(found: Sequence[Relation], rows: SplitHalves) -> list[Relation]:
     """One relation for a column, so that none follows from itself; the simplest first."""
 
     def worth(relation: Relation) -> tuple[float, ...]:
-        signs: Sequence[float] = ()
-        if isinstance(relation, LinearRelation):
-            signs = relation.factors
-        elif isinstance(relation, PowerRelation):
-            signs = relation.powers
+        signs = relation.factors if isinstance(relation, LinearRelation) else ()
         share = rows.share(relation, rows.judged)
-        # Fewer sources and no minus are worth a few exceptions; then from finer to coarser.
+        # Fewer sources and no minus are worth a few exceptions; and so is a column of many values:
+        # a price follows from amount and count, but a count by rounding says little of an amount.
         simple = share - 0.02 * len(relation.sources) - 0.004 * sum(s < 0 for s in signs)
+        simple += 0.005 * float(np.log(rows.distinct[relation.place]))
         simple -= 0.002 * isinstance(relation, LookupRelation)
-        return -simple, float(rows.distinct[relation.place]), -relation.place
+        return -simple, -relation.place
 
     chosen: dict[int, Relation] = {}
     for relation in sorted(found, key=worth):

@@ -147,7 +147,7 @@ def _completed(
             continuous = new_codes[of_number] == 0
             inside = torch.where(continuous, drawn.clamp(*ends[number].unbind(1)), drawn)
             if network.lines is not None:
-                beyond[rows[of_number]] |= network.lines.closely[number] & (inside != drawn)
+                beyond[rows[of_number]] |= network.lines.followed[number] & (inside != drawn)
             drawn = inside
         values[rows[of_number], number] = drawn
         seen[rows, at] = True
