@@ -108,7 +108,7 @@ def test_an_hour_that_a_zone_has_twice_or_never_is_refused():
 @pytest.mark.parametrize("written", ["2024-01-05", "2024-01-05 12:00", "2024-01-05T12:00:00"])
 def test_a_time_set_for_samples_is_in_the_zone_of_the_column(written, tmp_path):
     rows = tmp_path / "rows.parquet"
-    table("Asia/Tokyo").to_parquet(rows)
+    irregular("Asia/Tokyo").to_parquet(rows)
     run, out = tmp_path / "run", tmp_path / "new.parquet"
     kermix("fit", rows, "--model", "table", "--quick", "--steps", 2, "--out", run)
     kermix("sample", run, "-n", 2, "--given", f"t={written}", "-o", out)
