@@ -299,6 +299,11 @@ class Condition:
             return f"{name} is empty"
         if isinstance(column, NumberColumn):
             return f"{name} is {self._range(column)}"
+        return self._values(column, unless)
+
+    def _values(self, column: CategoryColumn, unless: bool) -> str:
+        """Values of a category, or those that it has not, whichever is shorter."""
+        name, missing = column.name, column.missing_code
         known = [k for k in range(column.code_count) if k != missing]
         inside = [k for k in known if k in self.codes]
         others = [k for k in known if k not in self.codes]

@@ -254,19 +254,31 @@ def find_lines(
         return None
     maps = tuple(column.map for column in schema.numbers)
     others = slice(1, None, 2 * max(1, len(values) // (2 * JUDGED)))
-    best: tuple[int, Tensor] | None = None
-    for regimes in _regimes_to_try(len(values), len(names)):
-        learned = lines_of(names, values[::2], regimes)
-        if learned is None:
-            break
-        gains = _mean_gains(learned, maps, scores[others], continuous[others])
-        if best is None or gains.clamp(min=0).sum() > best[1].clamp(min=0).sum() + LEAST_MORE:
-            best = regimes, gains
+    best = _best_regimes(names, maps, values, scores[others], continuous[others])
     if best is None:
         return None
     followed = (best[1].numpy() > CLOSE_GAIN) & (continuous[others].sum(0) >= rows_of_each)
     found = lines_of(names, values, best[0]) if followed.any() else None
     return None if found is None else replace(found, followed=followed)
+
+
+def _best_regimes(
+    names: tuple[str, ...],
+    maps: tuple[MonotoneMap, ...],
+    values: np.ndarray,
+    scores: np.ndarray,
+    continuous: np.ndarray,
+) -> tuple[int, Tensor] | None:
+    """How many regimes tell the rows that judge most, and what each number gains."""
+    best: tuple[int, Tensor] | None = None
+    for regimes in _regimes_to_try(len(values), len(names)):
+        learned = lines_of(names, values[::2], regimes)
+        if learned is None:
+            break
+        gains = _mean_gains(learned, maps, scores, continuous)
+        if best is None or gains.clamp(min=0).sum() > best[1].clamp(min=0).sum() + LEAST_MORE:
+            best = regimes, gains
+    return best
 
 
 def _complete_rows(
