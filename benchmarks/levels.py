@@ -50,7 +50,7 @@ PART_SECONDS = 60.0
 ROUNDS = 3
 FRESH = 500_000  # repetitions of the next round begin there
 FEWEST = 20  # repetitions by which a rate is judged, unless it is far off
-ORDER = ("error", "too high", "low", "low, allowed", "too few", "right", "refused")
+ORDER = ("error", "too high", "low", "too few", "right", "low, allowed", "refused")
 
 
 @dataclass
@@ -241,7 +241,7 @@ class Result:
             "worst": worst,
             "rate": statistics[worst]["rate"],
             "se": statistics[worst]["se"],
-            "why_low": cell.why or None,
+            "why_low": cell.why_low(worst) or None,
             "raw_n_m_d": [*cell.rows, cell.d],
             "raw_permutations": cell.permutations,
             "raw_seconds": self.seconds,
