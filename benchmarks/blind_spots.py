@@ -13,7 +13,6 @@ verdict should find it as often as the best of these finds the other.
 """
 
 import argparse
-import json
 import math
 import multiprocessing
 import sys
@@ -31,6 +30,7 @@ from torch import Generator, Tensor
 
 from benchmarks.kernel_likelihood_ratio import KLR, likelihood_ratio_test
 from benchmarks.power_development import one_of_clusters, waves
+from benchmarks.quality import begun_record
 from kermix.environment import environment, machine_name
 from kermix.files import write_json
 from kermix.kernels.distances import Layout
@@ -441,6 +441,10 @@ def main() -> None:
     parser.add_argument(
         "--resume", action="store_true", help="add to what this commit has measured of others"
     )
+    parser.add_argument(
+        "--begun", type=Path, default=None,
+        help="a record of another machine or commit of the same test, to be added to likewise",
+    )  # fmt: skip
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=math.inf, help="no part begins later")
     parser.add_argument("--out", type=Path, default=Path("results/bench"))
@@ -449,11 +453,13 @@ def main() -> None:
     path = asked.out / f"blind-spots-{machine_name()}.json"
     chosen = [p for p in PROBLEMS if p.name.startswith(starts)]
     about = {"benchmark": "blind-spots", "quick": False, **environment()}
-    before = json.loads(path.read_text()) if asked.resume and path.is_file() else {}
-    begun = {}
-    if before.get("commit") == about["commit"]:
-        rows = [row for rows in before["tables"].values() for row in rows]
-        begun = {row["problem"]: Tally.of_row(row) for row in rows}
+    before: dict[str, Any] = {}
+    if asked.resume or asked.begun:
+        before = begun_record(path, about["commit"], asked.begun)
+    if "begun" in before:
+        about["begun"] = before["begun"]
+    rows = [row for rows in before.get("tables", {}).values() for row in rows]
+    begun = {row["problem"]: Tally.of_row(row) for row in rows}
     repetitions = range(asked.first, asked.first + asked.repetitions)
     for tables in tables_of(chosen, repetitions, asked.processes, asked.seconds, begun):
         write_json(path, {**about, "tables": tables})
