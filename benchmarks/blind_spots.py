@@ -5,7 +5,8 @@ the aggregate test were chosen (`development`, with those of `benchmarks.power_d
 others of the same kinds that an earlier choice was measured on (`fresh`), others that none was
 (`held out`), and those that Santoro and Panaretos published for the kernel likelihood ratio
 (`published`, with the numbers of their files: the best of their tests, and MMDAgg as they have it;
-300 permutations), with one of their tests as `benchmarks.kernel_likelihood_ratio` makes it.
+300 permutations), with one of their tests as `benchmarks.kernel_likelihood_ratio` makes it and,
+where it is installed, MMDAgg with its defaults.
 Beside the verdict stand its own parts, each as if it were the whole test, and, of few columns,
 tests of single columns times their number: Kolmogorov and Smirnov's and Mann and Whitney's of
 numbers, Fisher's of each value. Where a difference is 1.15 times that of another problem, the
@@ -13,6 +14,7 @@ verdict should find it as often as the best of these finds the other.
 """
 
 import argparse
+import importlib.util
 import math
 import multiprocessing
 import sys
@@ -42,10 +44,13 @@ __all__ = ["PROBLEMS", "Problem", "run"]
 LEVEL, PERMUTATIONS, REPETITIONS = 0.05, 300, 100
 FEW_COLUMNS = 50
 PART = 10  # repetitions at a time
-PEER_OF_FIVE = (0, 1)  # repetitions with the peer's test, which takes longer
+PEER_OF_FIVE = (0, 1)  # repetitions with tests of peers, which take longer
 OURS, PUBLISHED = "kermix", "published "
+MMDAGG = "MMDAgg"
+# Peers, and the columns that say in how many repetitions they were asked.
+PEERS = {KLR: "peer repetitions", MMDAGG: "MMDAgg repetitions"}
 # Columns of the record that are no rates.
-OTHERS = ("problem", "n", "repetitions", "peer repetitions", "seconds")
+OTHERS = ("problem", "n", "repetitions", *PEERS.values(), "seconds")
 Draw = Callable[[int, Generator], tuple[Tensor, Tensor]]
 
 
@@ -330,9 +335,10 @@ class Tally:
     @classmethod
     def of_row(cls, row: dict[str, Any]) -> "Tally":
         """What a line of a table says."""
-        made, fewer = row["repetitions"], row.get("peer repetitions", 0)
+        made = row["repetitions"]
         rates = {name: rate for name, rate in row.items() if name not in OTHERS}
-        counts = {n: fewer if n == KLR else made for n in rates if not n.startswith(PUBLISHED)}
+        own = [name for name in rates if not name.startswith(PUBLISHED)]
+        counts = {name: row[PEERS[name]] if name in PEERS else made for name in own}
         rejected = {name: round(rates[name] * count) for name, count in counts.items()}
         return cls(Counter(counts), Counter(rejected), row["seconds"] * made)
 
@@ -343,7 +349,7 @@ class Tally:
             "n": problem.n,
             "repetitions": self.made[OURS],
             **{name: self.rejected[name] / count for name, count in self.made.items()},
-            **({"peer repetitions": self.made[KLR]} if self.made[KLR] else {}),
+            **{column: self.made[peer] for peer, column in PEERS.items() if self.made[peer]},
             **{PUBLISHED + name: rate for name, rate in (problem.published or {}).items()},
             "seconds": self.seconds / self.made[OURS],
         }
@@ -365,11 +371,20 @@ def measured(problem: Problem, repetitions: Iterable[int]) -> Tally:
         pvalues = {OURS: test.pvalue, **parts, **_of_columns(x, y, problem)}
         found = {name: pvalue <= LEVEL for name, pvalue in pvalues.items()}
         if problem.published and seed % 5 in PEER_OF_FIVE:
-            generator = torch.Generator().manual_seed(seed + 10**9)
-            found[KLR] = likelihood_ratio_test(x, y, generator, PERMUTATIONS, problem.squared)
+            found |= _of_peers(problem, x, y, seed)
         made.update([*found])
         rejected.update([name for name, yes in found.items() if yes])
     return Tally(made, rejected, seconds)
+
+
+def _of_peers(problem: Problem, x: Tensor, y: Tensor, seed: int) -> dict[str, bool]:
+    generator = torch.Generator().manual_seed(seed + 10**9)
+    found = {KLR: likelihood_ratio_test(x, y, generator, PERMUTATIONS, problem.squared)}
+    if importlib.util.find_spec("mmdagg"):
+        from mmdagg.np import mmdagg
+
+        found[MMDAGG] = bool(mmdagg(x.numpy(), y.numpy(), seed=seed))
+    return found
 
 
 def _measured(name: str, repetitions: range) -> Tally:
