@@ -96,7 +96,7 @@ def test_report_of_images_shows_what_matters(fitted, squares):
     for text in ("The nearest training images", "nearest training image to its right",
                  "Interpolation between noise vectors", "reconstruction",
                  "one class a column (circle, square)",
-                 "at step 14"):  # fmt: skip
+                 "Step 14"):  # fmt: skip
         assert text in page, text
     assert page.count("data:image/png;base64,") >= 9
     assert re.search(r"src=\"http|href=\"http", page) is None
