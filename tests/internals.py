@@ -286,6 +286,7 @@ if TYPE_CHECKING:
         number_text,
     )
     from kermix.tables.compare.column_charts import column_chart, pair_chart
+    from kermix.tables.compare.compare import DetailsTask
     from kermix.tables.compare.comparison_page import comparison_report, typical_rows
     from kermix.tables.compare.cost_details import MatrixStatistics
     from kermix.tables.compare.result import TITLES
@@ -426,7 +427,6 @@ if TYPE_CHECKING:
     )
     from kermix.two_sample.cost_test import COSTS as cost_test_COSTS
     from kermix.two_sample.cost_test import cost_tests
-    from kermix.two_sample.depth import DepthStatistics
     from kermix.two_sample.error_bars import (
         groups,
         halves,
@@ -434,7 +434,6 @@ if TYPE_CHECKING:
         mean_measures,
         standard_error,
     )
-    from kermix.two_sample.kernel_family import KernelFamilyStatistics, Kernels
     from kermix.two_sample.mean_test import mean_test
     from kermix.two_sample.permutation import (
         Blocks,
@@ -454,6 +453,7 @@ if TYPE_CHECKING:
         smallest_pvalue,
         tied,
     )
+    from kermix.two_sample.row_statistics import DepthStatistics, KernelFamilyStatistics, Kernels
 
 
 @functools.cache

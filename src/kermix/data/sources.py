@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -49,15 +49,18 @@ from kermix.data.schema.alignment import (
 from kermix.data.schema.columns import family
 from kermix.data.schema.mixed_rows import MixedRows
 from kermix.data.schema.schema import Schema
-from kermix.errors import SchemaError, TableError
+from kermix.errors import OptionError, SchemaError, TableError
+from kermix.sketches.sketch import Sketch
 
 __all__ = [
     "Source",
     "Sources",
     "Table",
+    "are_sketches",
     "common_columns",
     "read_sources",
     "read_table",
+    "standardized",
     "table_of_arrow",
 ]
 
@@ -451,3 +454,33 @@ def _numbers(frame: Frame) -> Table:
     named = names != [f"x{k}" for k in range(len(names))]
     table = load_pyarrow().table(dict(frame.columns))
     return table_of_arrow(table, frame.name, None, named=named)
+
+
+def standardized(
+    pooled: Tensor, asked: bool | Literal["auto"], notes: list[str], beyond: float = 10.0
+) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+    """Rows divided by the spread of their columns, if asked, and by what; a note says so."""
+    # Sums of sorted columns do not depend, not even by rounding, on the order of rows.
+    spread, center = torch.std_mean(pooled.sort(0).values, 0)
+    positive = spread[spread > 0]
+    if asked == "auto":
+        asked = len(positive) > 0 and bool(positive.max() > beyond * positive.min())
+    if not asked:
+        return pooled, None
+    spread = torch.where(spread > 0, spread, 1.0)
+    notes.append("Columns are divided by their pooled standard deviations.")
+    return (pooled - center) / spread, (center, spread)
+
+
+def are_sketches(x: Source, y: Source) -> bool:
+    """Whether two sources are sketches, or the names of files of some; a single one is refused."""
+    found = [
+        Path(s).suffix == ".sketch" if isinstance(s, str | Path) else isinstance(s, Sketch)
+        for s in (x, y)
+    ]
+    if any(found) and not all(found):
+        raise OptionError(
+            "A sketch can only be compared with another sketch: sketch the other data set first, "
+            "with --landmarks-from (landmarks_from) this one."
+        )
+    return all(found)

@@ -17,6 +17,7 @@ from kermix.kernels.subsets import symmetric_subset
 
 __all__ = [
     "GaussianKernel",
+    "Kernel",
     "KernelTerms",
     "MixedKernel",
     "Numbers",
@@ -238,7 +239,10 @@ class MixedKernel(GaussianKernel):
         return replace(terms, layout=self._layout)
 
 
-def as_kernel(v: "GaussianKernel | Variance | VarianceRule", x: Tensor) -> GaussianKernel:
+Kernel: TypeAlias = GaussianKernel | Variance | VarianceRule  # what a user may give as `v`
+
+
+def as_kernel(v: Kernel, x: Tensor) -> GaussianKernel:
     """Turn what a user may give as `v` into a kernel; a rule's name is applied to the data `x`.
 
     A tensor of several variances is refused: it could be meant for the points one by one.

@@ -16,13 +16,13 @@ from kermix.checks import (
     check_samples,
     check_seed,
     check_sizes,
+    solve_dtype,
 )
 from kermix.errors import OptionError, ShapeError, VarianceError
 from kermix.kernels.distances import CLOSE, DIRECT_DIFFERENCES_UP_TO, mismatches, numbers_of
 from kermix.kernels.gaussian import GaussianKernel, KernelTerms, Variance, VarianceRule, as_kernel
 from kermix.kernels.gram import gram_matrix, kernels_at, numbers_like, scaled_gram
 from kermix.kernels.others import PointKernel
-from kermix.linalg.cholesky import solve_dtype
 from kermix.sketches.landmarks import random_pivots, row_keys
 
 __all__ = [

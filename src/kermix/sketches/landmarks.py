@@ -11,8 +11,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from kermix.checks import rows_at_once
-from kermix.linalg.cholesky import solve_dtype
+from kermix.checks import (
+    rows_at_once,
+    solve_dtype,
+)
 
 __all__ = ["random_pivots", "recognized", "row_keys"]
 

@@ -19,14 +19,20 @@ from kermix.data.readers.common import Reading
 from kermix.data.readers.reading import read_alike
 from kermix.data.schema.mixed_rows import MixedRows
 from kermix.data.schema.schema import Schema
-from kermix.data.sources import Sources, Table, common_columns, read_sources, read_table
+from kermix.data.sources import (
+    Sources,
+    Table,
+    common_columns,
+    read_sources,
+    read_table,
+    standardized,
+)
 from kermix.errors import ImageError, MissingExtraError, SampleError, TableError
 from kermix.kernels.distances import Layout
 from kermix.sketches.accumulation import FeatureSums
 from kermix.sketches.features import FeatureMap
 from kermix.sketches.sketch import Moments, Sketch, moments_of_sums
 from kermix.tables.compare.column_changes import ComparedRows
-from kermix.tables.compare.cost_details import standardized
 from kermix.two_sample.error_bars import jackknife_variance
 
 __all__ = [
