@@ -194,7 +194,12 @@ if TYPE_CHECKING:
     from kermix.kernels.gram import ScaledGram, scaled_gram
     from kermix.kernels.means import log_kernel_means
     from kermix.kernels.others import PointKernel, as_point_kernel
-    from kermix.kernels.subsets import distinct_rows, symmetric_subset
+    from kermix.kernels.subsets import (
+        distinct_rows,
+        recognized,
+        row_keys,
+        symmetric_subset,
+    )
     from kermix.linalg.cholesky import cholesky, leading_svd, ridged_factor, shrunk
     from kermix.linalg.nuclear import chosen_method
     from kermix.linalg.polar import (
@@ -270,11 +275,18 @@ if TYPE_CHECKING:
     from kermix.runs.train import complete as train_complete
     from kermix.runs.train import train as train_train
     from kermix.settings import value_of
-    from kermix.sketches.accumulation import NystromSums, feature_sums
-    from kermix.sketches.features import ColumnScale, NystromFeatures, fingerprint
+    from kermix.sketches.accumulation import (
+        NystromSums,
+        feature_sums,
+        sample_moments,
+    )
+    from kermix.sketches.features import (
+        ColumnScale,
+        NystromFeatures,
+        fingerprint,
+        random_pivots,
+    )
     from kermix.sketches.kernel_features import EXACT_UP_TO, PrincipalFeatures, principal_features
-    from kermix.sketches.landmarks import random_pivots, recognized, row_keys
-    from kermix.sketches.sketch import sample_moments
     from kermix.spectrum import unit_gaussians
     from kermix.tables.compare.coincidence import chance_of_equal_rows
     from kermix.tables.compare.column_changes import (

@@ -29,9 +29,14 @@ from kermix.kernels.gaussian import as_kernel
 from kermix.linalg.cholesky import default_ridge
 from kermix.mixtures.sampled_mixture import Mixture
 from kermix.settings import Strategy
-from kermix.sketches.accumulation import FeatureSums
+from kermix.sketches.accumulation import (
+    FeatureSums,
+    Moments,
+    moments_of_sums,
+    sample_sums,
+)
 from kermix.sketches.features import FeatureMap, nystrom_features
-from kermix.sketches.sketch import Moments, Sketch, check_comparable, moments_of_sums, sample_sums
+from kermix.sketches.sketch import Sketch, check_comparable
 
 __all__ = ["BatchSide", "DistributedLoss", "RankInfo", "agree", "side_of"]
 

@@ -38,8 +38,9 @@ from kermix.kernels.gaussian import (
     Kernel,
 )
 from kermix.kernels.others import AnyKernel, PointKernel
+from kermix.sketches.accumulation import Moments
 from kermix.sketches.features import FeatureMap
-from kermix.sketches.sketch import Moments, Sketch, check_comparable
+from kermix.sketches.sketch import Sketch, check_comparable
 
 __all__ = [
     "NovelMode",

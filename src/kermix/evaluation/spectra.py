@@ -37,9 +37,13 @@ from kermix.kernels.gaussian import (
 )
 from kermix.kernels.gram import gram_matrix
 from kermix.kernels.others import AnyKernel, PointKernel, kernel_matrix
+from kermix.sketches.accumulation import (
+    Moments,
+    rounding_slip,
+)
 from kermix.sketches.features import FeatureMap, nystrom_features
 from kermix.sketches.kernel_features import kernel_features, unit_kernel
-from kermix.sketches.sketch import Moments, Sketch, rounding_slip
+from kermix.sketches.sketch import Sketch
 
 __all__ = [
     "CANDIDATES",

@@ -31,7 +31,10 @@ from kermix.kernels.others import (
     as_point_kernel,
     kernel_matrix,
 )
-from kermix.kernels.subsets import symmetric_subset
+from kermix.kernels.subsets import (
+    row_keys,
+    symmetric_subset,
+)
 from kermix.sketches.features import (
     CANDIDATES_PER_LANDMARK,
     ColumnScale,
@@ -40,8 +43,8 @@ from kermix.sketches.features import (
     OfLandmarks,
     landmark_factor,
     nystrom_features,
+    random_pivots,
 )
-from kermix.sketches.landmarks import random_pivots, row_keys
 
 __all__ = [
     "KernelFeatures",
