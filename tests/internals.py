@@ -120,11 +120,15 @@ if TYPE_CHECKING:
         from_floats,
         origin_of,
     )
-    from kermix.data.schema.mixed_rows import MixedRows
     from kermix.data.schema.monotone import MonotoneMap
     from kermix.data.schema.times import text_format
     from kermix.data.schema.unmodelled import LeftOutColumn
-    from kermix.data.sources import common_columns, read_sources, read_table
+    from kermix.data.sources import (
+        MixedRows,
+        common_columns,
+        read_sources,
+        read_table,
+    )
     from kermix.data.writing import csv_lines, filled_text, spreadsheet_safe, table_writer
     from kermix.distributed.loss import DistributedLoss
     from kermix.distributed.processes import Ranks, launch, make_fabric, shares, slice_of
@@ -183,11 +187,15 @@ if TYPE_CHECKING:
     )
     from kermix.images.image_quality import nearest as image_quality_nearest
     from kermix.images.spaces import SPACES, Pooled, RandomFeatures, make_space
-    from kermix.kernels.distances import Layout, attraction, squared_distances
+    from kermix.kernels.distances import (
+        Layout,
+        attraction,
+        mismatch_of,
+        squared_distances,
+    )
     from kermix.kernels.gaussian import (
         MixedKernel,
         as_kernel,
-        mismatch_of,
         mixed_kernel,
         variance_grid,
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, Unpack
 
 import torch
@@ -34,7 +35,7 @@ class DetailsTask:
     Attributes:
         rows: As they were read.
         points: The same, with columns scaled if they are.
-        variances: Of the kernels.
+        v: Variances of the kernels; None: some are found from the points.
         permutations: Behind each p-value.
         jackknife_groups: Groups that are left out to find error bars.
         seed: Of tests.
@@ -44,18 +45,26 @@ class DetailsTask:
 
     rows: ComparedRows
     points: Tensor = field(repr=False)
-    variances: tuple[float, ...]
+    v: tuple[float, ...] | None
     permutations: int
     jackknife_groups: int
     seed: int
     state: Tensor = field(repr=False)
     notes: tuple[str, ...] = ()
 
+    @cached_property
+    def variances(self) -> tuple[float, ...]:
+        """Of the kernels."""
+        return variance_grid(self.points, 4, self.rows.layout) if self.v is None else self.v
+
     def find(self) -> Details:
         """Compute them."""
         from kermix.tables.compare.cost_details import cost_details
 
-        return cost_details(**vars(self))
+        return cost_details(
+            self.rows, self.points, self.variances, self.permutations, self.jackknife_groups,
+            self.seed, self.state, self.notes,
+        )  # fmt: skip
 
 
 class CompareOptions(ReadingOptions, total=False):
@@ -156,7 +165,7 @@ def compare(
     pooled, scale = rows.pooled, None
     if mixed is None:
         pooled, scale = standardized(pooled, options["standardize"], scaled)
-    grid = variance_grid(pooled, 4, rows.layout) if isinstance(v, str) else _variances(v)
+    given = None if isinstance(v, str) else _variances(v)
     judge = None
     if permutations != 0:
         labelings = permutations_for(level) if permutations is None else permutations
@@ -168,12 +177,11 @@ def compare(
         sizes=sizes,
         used=(rows.n, len(rows.pooled) - rows.n),
         columns=rows.names,
-        variances=grid,
         reading_notes=tuple(notes),
         compared=rows,
         _judge=judge,
         _details=DetailsTask(
-            rows, pooled, grid, 200 if permutations is None else permutations,
+            rows, pooled, given, 200 if permutations is None else permutations,
             options["jackknife_groups"], seed, generator.get_state(), tuple(scaled),
         ),
         _scale=scale,

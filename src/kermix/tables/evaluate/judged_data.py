@@ -17,9 +17,9 @@ from kermix.data.dataset import Dataset
 from kermix.data.loading import load
 from kermix.data.readers.common import Reading
 from kermix.data.readers.reading import read_alike
-from kermix.data.schema.mixed_rows import MixedRows
 from kermix.data.schema.schema import Schema
 from kermix.data.sources import (
+    MixedRows,
     Sources,
     Table,
     common_columns,
@@ -95,7 +95,7 @@ def needed_rows(
 class Part(NamedTuple):
     """How many samples are in a part, and sums of their features."""
 
-    count: int
+    rows: int
     sums: FeatureSums
 
 
@@ -167,7 +167,7 @@ def _added(features: FeatureMap, parts: list[Part]) -> Moments:
     total = parts[0].sums
     for part in parts[1:]:
         total = total.plus(part.sums)
-    return moments_of_sums(features, sum(p.count for p in parts), total)
+    return moments_of_sums(features, sum(p.rows for p in parts), total)
 
 
 def _without_each(features: FeatureMap, parts: list[Part]) -> list[Moments]:
