@@ -52,6 +52,7 @@ from kermix.two_sample.row_statistics import (
 )
 
 __all__ = [
+    "KERNELS",
     "TOGETHER",
     "AggregateTest",
     "ColumnTest",
