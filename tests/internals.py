@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     import kermix.paper.toy as toy_module
     import kermix.runs.folder as folder_module
     import kermix.runs.train as train_module
-    import kermix.sketches.sketch as sketch_module
+    import kermix.sketches.accumulation as accumulation_module
     import kermix.tables.compare.cost_details as cost_details_module
     import kermix.tables.drift.period_drift as period_drift_module
     import kermix.tables.drift.periods as periods_module
