@@ -162,7 +162,9 @@ class Raw:
         x, y = cells[:, list(sources)], cells[:, place]
         found = _trimmed(x, y, np.array(factors), 1 - self.options.share)
         spread = float(np.subtract(*np.quantile(y, (0.95, 0.05)))) or float(y.std())
-        if (np.abs(found) * x.std(0) < 3e-4 * spread).any():
+        with np.errstate(over="ignore"):
+            silent = np.abs(found) * x.std(0) < 3e-4 * spread
+        if silent.any():
             return None  # a source that says nothing
         if not self._may_add(place, sources, found):
             return None
