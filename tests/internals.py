@@ -155,7 +155,7 @@ if TYPE_CHECKING:
         write_json,
     )
     from kermix.fitting import open_run
-    from kermix.fitting.fit import OF_TABLES, SETTINGS, begin_fit
+    from kermix.fitting.fit import begin_fit
     from kermix.fitting.samples_run import begin_samples
     from kermix.graphs import ReplayedCalls, unchanged
     from kermix.images.augmentation import Augmentation, augmentation
@@ -396,7 +396,7 @@ if TYPE_CHECKING:
         load_conditional,
         spherical_loss,
     )
-    from kermix.training.fit_settings import FitSettings
+    from kermix.training.fit_settings import IMAGES, ROWS, FitSettings
     from kermix.training.loop import Task, Trainer, learning_rate
     from kermix.training.mixture_em import (
         KINDS,
