@@ -302,7 +302,7 @@ if TYPE_CHECKING:
     from kermix.tables.evaluate.judged_data import PartedPair, euclidean
     from kermix.tables.evaluate.scores import number_of, sdmetrics_scores, table_scores
     from kermix.tables.model.calibration import (
-        Crossing,
+        OutOfFold,
         calibrate,
         for_all_members,
     )
@@ -310,16 +310,21 @@ if TYPE_CHECKING:
     from kermix.tables.model.distribution import ColumnDistribution
     from kermix.tables.model.equal_columns import (
         Link,
+        find_equal_columns,
         find_links,
-        find_twins,
         implied,
         link_codes,
         link_notes,
         linked,
-        with_twins,
+        with_equal_columns,
     )
     from kermix.tables.model.exact_relations import ExactRelations
-    from kermix.tables.model.layout import ANCHORS, TableLayout, anchor_places, find_anchors
+    from kermix.tables.model.layout import (
+        REGRESSORS,
+        TableLayout,
+        find_regressors,
+        regressor_places,
+    )
     from kermix.tables.model.linear_relations import (
         FINEST,
         RIDGE,
@@ -345,8 +350,8 @@ if TYPE_CHECKING:
     from kermix.tables.model.training_rows import OtherRows, RowStore, TableRows, table_split
     from kermix.tables.model.training_rows import split_rows as training_rows_split_rows
     from kermix.tables.runs.run_pages import conditional_cards
-    from kermix.tables.runs.table_fit import TABLE_SETTINGS, why_table_model
-    from kermix.tables.runs.table_mixture import TableMixture, has_densities
+    from kermix.tables.runs.table_fit import TABLE_SETTINGS, has_densities, why_table_model
+    from kermix.tables.runs.table_mixture import TableMixture
     from kermix.tables.runs.table_quality import (
         conditionals_of,
         grouped,
@@ -400,7 +405,7 @@ if TYPE_CHECKING:
     from kermix.training.product_training import TableTask, fit_table
     from kermix.training.samples_task import RowTask, Split, build_model, build_trainer
     from kermix.training.samples_task import split_rows as build_split_rows
-    from kermix.two_sample.aggregate import aggregate_rows
+    from kermix.two_sample.aggregate import aggregate_rows, shares_of_parts
     from kermix.two_sample.classifier_test import auc, tell_apart
     from kermix.two_sample.column_scores import (
         FEWEST_ROWS,

@@ -269,7 +269,7 @@ def odd_names(run, tmp_path_factory):
     table["toString"] = 2**60 + 1 + 2 * rng.permutation(10**4)[:300]
     schema = Schema.infer(table, kinds={"toString": "number"})
     assert schema["toString"].origin % 2 == 1, "no float"
-    config = {"contest": True, "data": "odd.csv", "schema": schema.to_dict()}
+    config = {"compare_models": True, "data": "odd.csv", "schema": schema.to_dict()}
     folder = copied_run(run, tmp_path_factory.mktemp("odd") / "run", **config)
     parts = torch.ones(1), torch.tensor([[0, 0, 0, 1e4]]), torch.tensor([[1, 1, 1, 9e6]])
     own = km.GaussianMixture(*(part.double() for part in parts))

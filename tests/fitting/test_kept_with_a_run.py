@@ -86,9 +86,9 @@ def test_the_command_of_a_quick_table_begins_the_same_run(settings, here, tmp_pa
         )
         kermix(*shlex.split(run.command())[1:], "--out", tmp_path / "again")
     again = begun["run"]
-    for name in ("kind", "contest", "settings"):
+    for name in ("kind", "compare_models", "settings"):
         assert again.config[name] == run.config[name], name
-    assert again.config["contest"] == (not settings)
+    assert again.config["compare_models"] == (not settings)
 
 
 def test_every_setting_of_rows_and_images_has_an_option():
@@ -141,7 +141,7 @@ TYPED = {
                      "--set", "output_width=8", "--epochs", 1],
     "a table": ["fit", "mixed-1.parquet", "--set", "members=2", "--width", 16, "--blocks", 1,
                 "--steps", 12, "--target", "kind"],
-    "a contest": ["fit", "plain-1.parquet", "--width", 16, "--blocks", 1, "--steps", 12],
+    "compared models": ["fit", "plain-1.parquet", "--width", 16, "--blocks", 1, "--steps", 12],
     "a target": ["classify", "mixed-1.parquet", "--target", "kind", "--width", 16,
                  "--set", "blocks=1", "--set", "steps=12", "--set", "calibrate=False"],
 }  # fmt: skip

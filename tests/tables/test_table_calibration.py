@@ -64,9 +64,9 @@ def test_the_factors_of_the_data_are_found(members, spread, heat):
     network = network_of(members)
     parts, codes, values, seen = drawn(network, spread, heat, place=1)
     calibrate(network, parts, codes, values, seen, torch.ones(ROWS, 1))
-    assert float(network.spread[0]) == pytest.approx(spread, abs=0.05)
-    assert float(network.heat[1]) == pytest.approx(heat, abs=0.2)
-    assert float(network.heat[0]) == 0  # no cell of the category was asked for
+    assert float(network.log_scale_offset[0]) == pytest.approx(spread, abs=0.05)
+    assert float(network.log_temperature[1]) == pytest.approx(heat, abs=0.2)
+    assert float(network.log_temperature[0]) == 0  # no cell of the category was asked for
 
 
 def test_the_heat_of_a_category_against_a_search():
@@ -81,8 +81,8 @@ def test_the_heat_of_a_category_against_a_search():
         return 2.0 * heat**2 - logs[np.arange(ROWS), codes[:, 0].numpy()].sum()
 
     best = optimize.minimize_scalar(loss, bounds=(-1, 1), method="bounded").x
-    assert float(network.heat[0]) == pytest.approx(best, abs=2e-3)
-    assert float(network.spread[0]) == 0
+    assert float(network.log_temperature[0]) == pytest.approx(best, abs=2e-3)
+    assert float(network.log_scale_offset[0]) == 0
 
 
 def test_few_rows_say_little_and_none_nothing():
@@ -93,21 +93,21 @@ def test_few_rows_say_little_and_none_nothing():
         some = ColumnParts(*(p[:rows] for p in parts))
         weights = torch.ones(rows, 1)
         calibrate(network, some, codes[:rows], values[:rows], seen[:rows], weights)
-        return float(network.spread[0])
+        return float(network.log_scale_offset[0])
 
     assert first(0) == 0
     assert abs(first(2)) < abs(first(3000))
     far = values + 1e4
     calibrate(network, parts, torch.zeros_like(codes), far, seen, torch.ones(ROWS, 1))
-    assert abs(float(network.spread[0])) <= 1.5  # how far is looked
-    assert bool(torch.isfinite(network.heat).all())
+    assert abs(float(network.log_scale_offset[0])) <= 1.5  # how far is looked
+    assert bool(torch.isfinite(network.log_temperature).all())
 
 
 @pytest.mark.parametrize("members", [1, 2])
 def test_calibrated_densities_integrate_to_one(members):
     network = network_of(members)
-    network.spread.fill_(0.5)
-    network.heat.copy_(torch.tensor([0.3, -0.4]))
+    network.log_scale_offset.fill_(0.5)
+    network.log_temperature.copy_(torch.tensor([0.3, -0.4]))
     codes, _, _ = cells(1)
     seen = torch.tensor([[True, False]])
     grid = torch.linspace(-40, 40, 40_001)[:, None]
@@ -128,12 +128,12 @@ def test_shares_of_a_column_that_depends_on_nothing_stay():
     nothing = torch.zeros_like(codes, dtype=torch.bool)
     with torch.no_grad():
         before = network.log_likelihood(codes, values, nothing)
-        network.spread.fill_(0.7)
-        network.heat.fill_(0.7)
+        network.log_scale_offset.fill_(0.7)
+        network.log_temperature.fill_(0.7)
         torch.testing.assert_close(network.log_likelihood(codes, values, nothing), before)
         some = torch.tensor([[True, False]]).expand(5, 2)
         other = network.log_likelihood(codes, values, some)
-        network.spread.zero_()
+        network.log_scale_offset.zero_()
         assert not torch.allclose(network.log_likelihood(codes, values, some), other)
 
 
@@ -174,11 +174,11 @@ def test_a_model_that_learned_by_heart_is_calibrated_by_other_rows():
                           average=0, validation_fraction=0.0, random_state=0)  # fmt: skip
     model.fit(noise(100, 0))
     new = noise(1000, 1)
-    assert float(model.network_.spread.abs().max()) == 0  # there were no rows to tell
+    assert float(model.network_.log_scale_offset.abs().max()) == 0  # there were no rows to tell
     before = share_inside(model, new)
     assert before < 0.8
     model.set_params(validation_fraction=0.4, steps=1, learning_rate=1e-12).adapt(noise(300, 2))
-    assert float(model.network_.spread[-1]) > 0.2
+    assert float(model.network_.log_scale_offset[-1]) > 0.2
     assert abs(share_inside(model, new) - 0.9) < abs(before - 0.9) / 2
 
 
@@ -187,8 +187,8 @@ def test_samples_quantiles_and_densities_are_those_of_one_mixture():
     sex = rng.choice(["f", "m"], 300)
     table = pd.DataFrame({"sex": sex, "size": rng.normal(170 + 10 * (sex == "m"), 5)})
     model = km.TableModel(width=16, blocks=1, steps=40, members=2, random_state=0).fit(table)
-    model.network_.spread.fill_(0.4)
-    model.network_.heat.fill_(0.5)
+    model.network_.log_scale_offset.fill_(0.4)
+    model.network_.log_temperature.fill_(0.5)
     sizes = model.sample(20_000, given={"sex": "m"}, random_state=0)["size"]
     found = model.conditional("size", {"sex": "m"})
     for share in (0.1, 0.5, 0.9):
@@ -203,7 +203,7 @@ def test_models_are_saved_with_their_calibration(tmp_path):
     table = noise(200, 0)
     model = km.TableModel(width=8, blocks=1, steps=20, members=2, calibrate=True, random_state=0)
     model.fit(table)
-    assert float(model.network_.spread.abs().max()) > 0
+    assert float(model.network_.log_scale_offset.abs().max()) > 0
     model.save(tmp_path / "model")
     again = km.TableModel.load(tmp_path / "model")
     np.testing.assert_array_equal(again.score_samples(table), model.score_samples(table))
@@ -211,11 +211,11 @@ def test_models_are_saved_with_their_calibration(tmp_path):
 
 def test_going_on_calibrates_anew():
     model = km.TableModel(width=8, blocks=1, steps=20, random_state=0).fit(noise(200, 0))
-    assert float(model.network_.spread.abs().max()) == 0  # there is no target
+    assert float(model.network_.log_scale_offset.abs().max()) == 0  # there is no target
     model.set_params(calibrate=True).adapt(noise(200, 0))
-    first = model.network_.spread.clone()
+    first = model.network_.log_scale_offset.clone()
     model.adapt(noise(200, 1))
-    assert not torch.equal(model.network_.spread, first)
+    assert not torch.equal(model.network_.log_scale_offset, first)
 
 
 @pytest.mark.parametrize(("share", "rows"), [(0.4, 300), (0.99, 60), (0.05, 60), (0.9, 8192)])

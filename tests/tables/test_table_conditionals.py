@@ -164,7 +164,7 @@ def test_conditionals_do_not_see_equal_columns():
     table = people(400)
     table["twin"], table["paid"] = table["size"], table["size"].where(table.index % 2 == 0, 5.5)
     model = km.TableModel(width=16, blocks=1, steps=10, random_state=0).fit(table)
-    assert model.network_.layout.twins
+    assert model.network_.layout.equal_pairs
     assert model.network_.layout.links
     given = {"sex": "f", "size": 172.0, "twin": 172.0, "paid": 172.0}
     for some in (given, {"size": 172.0}, {"paid": 172.0, "sex": "f"}):

@@ -38,7 +38,7 @@ def stepped(device, steps=1):
     frame = as_frame(table())
     data = TableData.of(frame, km.Schema.infer(frame))
     assert data.layout.links
-    assert data.layout.twins
+    assert data.layout.equal_pairs
     settings = TableModelSettings(width=64, blocks=2, steps=10, batch_size=256, dropout=0.1)
     here, there = (TableModelTask(data.layout, data.to_train(), settings) for _ in range(2))
     here.prepare(make_fabric("cpu", "32-true"), None)

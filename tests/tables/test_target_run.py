@@ -254,7 +254,7 @@ def test_a_target_alone_is_an_option_of_a_fit_of_any_table(tmp_path):
     assert set(run.predict(table.drop(columns="kind"))) <= {"tall", "low", "odd"}
     again = open_run(run.folder)
     assert again.settings == run.settings
-    assert again.settings.crossed
+    assert again.settings.out_of_fold
     assert "--target kind" in run.command()
     assert "--set target_share=1" in run.command()
     some = km.fit(table, out=tmp_path / "some", target="kind", target_share=0.5, **small)
@@ -267,7 +267,7 @@ def test_a_target_alone_is_an_option_of_a_fit_of_any_table(tmp_path):
     [
         ({"target_share": 1}, "target_share=1 needs a target"),
         ({"target": "kind", "target_share": 1, "from_disk": True}, "tables in memory .*not from"),
-        ({"target": "kind", "crossed": True}, r"crossed=True is for a target alone"),
+        ({"target": "kind", "out_of_fold": True}, r"out_of_fold=True is for a target alone"),
         ({"target": "place", "target_share": 2}, "target_share=2 must be a number, at least 0"),
     ],
 )
@@ -279,7 +279,7 @@ def test_options_of_targets_that_do_not_fit_are_refused(options, message, folder
 
 @pytest.mark.parametrize(
     "settings",
-    [{"calibrate": False}, {"calibrate": True}, {"crossed": False}, {"order_share": 0.25},
+    [{"calibrate": False}, {"calibrate": True}, {"out_of_fold": False}, {"order_share": 0.25},
      {"members": 3, "dropout": 0}, {"learning_rate": 1e-5, "batch_size": 40}],
     ids=str,
 )  # fmt: skip

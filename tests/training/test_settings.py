@@ -133,9 +133,11 @@ def test_unknown_names_suggest_the_nearest():
 
 
 def test_numbers_of_numpy_and_lists_become_those_of_python():
-    settings = TableModelSettings(width=np.int64(8), dropout=np.float32(0), crossed=np.bool_(True))
+    settings = TableModelSettings(
+        width=np.int64(8), dropout=np.float32(0), out_of_fold=np.bool_(True)
+    )
     assert json.loads(json.dumps(settings.as_json())) == settings.as_json()
-    assert (settings.width, settings.crossed) == (8, True)
+    assert (settings.width, settings.out_of_fold) == (8, True)
     assert FitSettings(variance_factors=[1, np.int32(10)]).variance_factors == (1, 10)
 
 

@@ -25,12 +25,12 @@ from kermix.runs.run import KEPT, Run, Start, equivalent_command
 from kermix.runs.train import complete
 from kermix.settings import Strategy, check_name
 from kermix.tables.runs.table_fit import (
-    CONTEST,
+    COMPARED_MODELS,
     READING,
     TABLE_SETTINGS,
     TableFit,
     TypedTable,
-    is_contested,
+    can_compare_models,
     table_settings,
     typed_table,
     why_table_model,
@@ -206,7 +206,7 @@ class Asked:
 class Choice(NamedTuple):
     """The model that a fit takes, and why."""
 
-    kind: str  # "table", "contest" (of the table model and mixtures), "rows" or "images"
+    kind: str  # "table", "compare_models" (the table model with mixtures), "rows" or "images"
     reason: str | None  # a sentence, where nobody asked for it
     data: Any  # as it was read for the choice
 
@@ -264,8 +264,8 @@ def _table_choice(found: TypedTable, asked: Asked) -> Choice | None:
         return Choice("table", None, found)
     if asked.foreign or asked.model is not None:
         return None
-    if asked.target is None and not asked.own and is_contested(found):
-        return Choice("contest", CONTEST, found)
+    if asked.target is None and not asked.own and can_compare_models(found):
+        return Choice("compare_models", COMPARED_MODELS, found)
     why = _why_table(found, asked)
     if why is None:
         return None
@@ -474,10 +474,10 @@ def _begun(
     own = {name: value for name, value in asked.settings.items() if name != "model"}
     on_disk = isinstance(choice.data, LargeTable)
     options = asked.look if on_disk else {**asked.look, "rows": asked.rows}
-    contest = choice.kind == "contest"
-    return TableFit(choice.data, own, start, options, asked.target, choice.reason, contest).begin(
-        folder
-    )
+    compare_models = choice.kind == "compare_models"
+    return TableFit(
+        choice.data, own, start, options, asked.target, choice.reason, compare_models
+    ).begin(folder)
 
 
 def _begin_images(

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from kermix.tables.model.network import ColumnParts, TableNetwork
 
-__all__ = ["Crossing", "calibrate", "for_all_members"]
+__all__ = ["OutOfFold", "calibrate", "for_all_members"]
 
 
 @torch.no_grad()
@@ -37,7 +37,7 @@ def calibrate(
     weights: Tensor,  # (N, 1) or (N, D)
     pull: float = 2.0,
 ) -> None:
-    """Find the spread and the heat of each column, and give them to the network.
+    """Find scale and temperature of each column, and give their logarithms to the network.
 
     Args:
         network: The network, which is changed.
@@ -55,19 +55,19 @@ def calibrate(
         cells = network.column_log_likelihood(calibrated, codes, values, known)
         return -(cells.masked_fill(known, 0.0).double() * weights).sum(0)
 
-    def of_spread(spread: Tensor) -> Tensor:
-        network.spread = spread
-        return pull * spread.double().square() + losses()[network.numbers]
+    def of_offset(log_scale_offset: Tensor) -> Tensor:
+        network.log_scale_offset = log_scale_offset
+        return pull * log_scale_offset.double().square() + losses()[network.numbers]
 
-    def of_heat(heat: Tensor) -> Tensor:
-        network.heat = heat
-        return pull * heat.double().square() + losses()
+    def of_temperature(log_temperature: Tensor) -> Tensor:
+        network.log_temperature = log_temperature
+        return pull * log_temperature.double().square() + losses()
 
-    # A spread changes the density of its own number alone, a heat the codes of its own column:
-    # all columns are searched side by side, each for one number at a time.
-    network.heat = torch.zeros_like(network.heat)
-    network.spread = _least(of_spread, torch.zeros_like(network.spread))
-    network.heat = _least(of_heat, torch.zeros_like(network.heat))
+    # A scale changes the density of its own number alone, a temperature the codes of its own
+    # column: all columns are searched side by side, each for one number at a time.
+    network.log_temperature = torch.zeros_like(network.log_temperature)
+    network.log_scale_offset = _least(of_offset, torch.zeros_like(network.log_scale_offset))
+    network.log_temperature = _least(of_temperature, torch.zeros_like(network.log_temperature))
 
 
 def _least(
@@ -103,7 +103,7 @@ def _least(
     return torch.where(losses(best) < losses(start), best, start)
 
 
-class Crossing:
+class OutOfFold:
     """Which members leave out which rows.
 
     Args:
@@ -118,8 +118,8 @@ class Crossing:
         judging: Numbers of the rows that two members leave out.
 
     Example:
-        >>> crossing = Crossing(800, members=4, seed=0)
-        >>> len(crossing.judging), crossing.left_out.sum(0).tolist()
+        >>> out_of_fold = OutOfFold(800, members=4, seed=0)
+        >>> len(out_of_fold.judging), out_of_fold.left_out.sum(0).tolist()
         (400, [201, 200, 200, 199])
     """
 
@@ -162,7 +162,7 @@ class Crossing:
         known: Tensor,
         weights: Tensor,
     ) -> None:
-        """Find the spread and the heat of each column by members that left out the rows.
+        """Find scale and temperature of each column by members that left out the rows.
 
         Args:
             network: The network, which is changed.
@@ -180,10 +180,10 @@ class Crossing:
         two = (2, 1)
         calibrate(network, alone, codes.repeat(two), values.repeat(two), known.repeat(two),
                   (weights / 2).repeat(two))  # fmt: skip
-        of_one = network.spread, network.heat
+        of_one = network.log_scale_offset, network.log_temperature
         calibrate(network, network.averaged([first, second]), codes, values, known, weights)
-        of_two = network.spread, network.heat
-        network.spread, network.heat = (
+        of_two = network.log_scale_offset, network.log_temperature
+        network.log_scale_offset, network.log_temperature = (
             for_all_members(one, two, network.members)
             for one, two in zip(of_one, of_two, strict=True)
         )

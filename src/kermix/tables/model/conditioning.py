@@ -24,8 +24,8 @@ from kermix.data.schema.unmodelled import LeftOutColumn
 from kermix.errors import InconsistentGivenWarning, OptionError, SchemaError, ZeroDensityWarning
 from kermix.tables.model.equal_columns import (
     ZeroDensity,
-    check_twins,
-    copy_twins,
+    check_equal_columns,
+    copy_equal_columns,
     equalize,
     same_cells,
 )
@@ -159,7 +159,7 @@ def numbers_as_given(
     given: Any,
     arrays: Mapping[str, Any],
     rows: int,
-    twins: Sequence[tuple[int, int]] = (),
+    equal_pairs: Sequence[tuple[int, int]] = (),
 ) -> dict[str, Any]:
     """Columns of numbers of which some cells were given, with these cells to the last digit.
 
@@ -168,13 +168,13 @@ def numbers_as_given(
         given: Values of some columns by name, a table of them, or None.
         arrays: Columns that were drawn.
         rows: How many rows they have.
-        twins: Places of modelled columns that are equal in all rows.
+        equal_pairs: Places of modelled columns that are equal in all rows.
     """
     if nothing_given(given):
         return {}
     frame = as_frame(_as_rows(given), "given")
     cells, names = dict(frame.columns), [column.name for column in schema.modelled]
-    for a, b in (*twins, *((b, a) for a, b in twins)):
+    for a, b in (*equal_pairs, *((b, a) for a, b in equal_pairs)):
         if names[a] in cells:
             cells.setdefault(names[b], cells[names[a]])
     known = {c.name: cells[c.name] for c in schema.numbers if c.name in cells}
@@ -353,12 +353,14 @@ class TableCells:
         if nothing_given(given):
             return self._nothing(1 if rows is None else rows)
         # What is equal in all rows would be the answer itself.
-        open_ones = [] if without is None else self.layout.twins_of(without)
+        open_ones = [] if without is None else self.layout.equal_to(without)
         names = [self.schema.modelled[k].name for k in open_ones]
         encoded, frame = encode_some(self.schema, _as_rows(given), unseen, inside, names)
-        check_twins(self.schema, self.layout.twins, frame, encoded)
+        check_equal_columns(self.schema, self.layout.equal_pairs, frame, encoded)
         codes, values, seen = self.tensors(frame, encoded)
-        copy_twins(self.layout.twins, self.layout.number_of_column, codes, values, seen)
+        copy_equal_columns(
+            self.layout.equal_pairs, self.layout.number_of_column, codes, values, seen
+        )
         if rows is not None and len(codes) != rows:
             if len(codes) != 1:
                 raise OptionError(
@@ -389,7 +391,7 @@ class TableCells:
         """
         encoded = self._exact(self.layout.encoded(codes, values, kind), codes, seen)
         arrays = self.schema.decoded_columns(encoded, seed)
-        arrays |= numbers_as_given(self.schema, given, arrays, len(codes), self.layout.twins)
+        arrays |= numbers_as_given(self.schema, given, arrays, len(codes), self.layout.equal_pairs)
         types = {c.name: c.type for c in self.schema.columns if c.name in arrays}
         return build_frame(kind, self._equal(arrays, codes, seen), types, len(codes))
 
@@ -458,4 +460,4 @@ class TableCells:
         links = self.layout.columns - len(self.layout.links)
         own, given = codes[:, links:].cpu().numpy(), seen[:, :base].cpu().numpy()
         found = equalize(self.schema, self.layout.links, arrays, own, given)
-        return same_cells(self.schema, self.layout.twins, found, given)
+        return same_cells(self.schema, self.layout.equal_pairs, found, given)

@@ -1,13 +1,14 @@
 """Columns that are equal: always, of which one is a copy; or often, such as payment and bill.
 
 Where columns are equal in every row of a table, gaps and atoms included, nothing is left to learn:
-they are *twins*, and a cell of one is known as soon as that of the other is. One is learned with
-the other columns, and the other copied.
+a cell of one is known as soon as that of the other is. One is learned with the other columns, and
+the other copied.
 
 No smooth density gives two numbers the same value. Where a table does so often, whether they are
 equal becomes a code of its own, a *link*, which a network learns like any other column: if it says
 yes, one number is drawn and the other copied. Links are a forest over the columns, so any of them
-may hold without contradicting the others. No network is ever quite sure of a code: so twins.
+may hold without contradicting the others. Columns that are always equal have no
+link, because no network is ever quite sure of a code.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,23 +28,23 @@ from kermix.errors import SchemaError
 __all__ = [
     "Link",
     "ZeroDensity",
-    "check_twins",
-    "copy_twins",
+    "check_equal_columns",
+    "copy_equal_columns",
+    "equal_notes",
     "equalize",
+    "find_equal_columns",
     "find_links",
-    "find_twins",
     "implied",
     "link_codes",
     "link_notes",
     "linked",
     "same_cells",
     "transferred",
-    "twin_notes",
-    "unequal_twins",
-    "with_twins",
+    "unequal_rows",
+    "with_equal_columns",
 ]
 
-Twins = Sequence[tuple[int, int]]  # the first of some equal columns, and another one
+EqualPairs = Sequence[tuple[int, int]]  # the first of some equal columns, and another one
 # Reasoned, no record.
 LEAST_ROWS = 20  # of fewer, columns may be equal by chance
 LEAST_SHARE = 0.01  # of the rows that a link needs
@@ -53,13 +54,13 @@ DOUBLE = 64  # bits
 GRID = torch.linspace(-6, 6, 385)  # of normal scores
 
 
-def find_twins(schema: Schema, encoded: EncodedTable) -> tuple[tuple[str, str], ...]:
+def find_equal_columns(schema: Schema, encoded: EncodedTable) -> tuple[tuple[str, str], ...]:
     """Columns that are equal in all rows: the first of each kind, with every other one.
 
     Example:
         >>> table = {"a": list("xyz") * 20, "n": [0.5, 1.5, 2.5] * 20, "b": list("xyz") * 20}
         >>> schema = Schema.infer(table)
-        >>> find_twins(schema, schema.encode(table))
+        >>> find_equal_columns(schema, schema.encode(table))
         (('a', 'b'),)
     """
     if len(encoded) < LEAST_ROWS:
@@ -110,37 +111,39 @@ def _are_same(
     return np.array_equal(encoded.values[:, place[first]], encoded.values[:, place[second]])
 
 
-def twin_notes(schema: Schema, twins: Twins) -> list[str]:
+def equal_notes(schema: Schema, equal_pairs: EqualPairs) -> list[str]:
     """A sentence about columns that are equal in all rows."""
     names = [column.name for column in schema.modelled]
-    told = ", ".join(f"{names[a]} and {names[b]}" for a, b in twins)
+    told = ", ".join(f"{names[a]} and {names[b]}" for a, b in equal_pairs)
     return [f"Equal in all rows, and kept so: {told}."] if told else []
 
 
-def with_twins(twins: Twins, seen: Tensor) -> Tensor:  # (N, D)
+def with_equal_columns(equal_pairs: EqualPairs, seen: Tensor) -> Tensor:  # (N, D)
     """Cells that are known once some are seen."""
-    if not twins:
+    if not equal_pairs:
         return seen
     seen = seen.clone()
     # Of three equal columns two pairs have the first in common: it hears of all, then tells all.
-    for a, b in twins:
+    for a, b in equal_pairs:
         seen[:, a] |= seen[:, b]
-    for a, b in twins:
+    for a, b in equal_pairs:
         seen[:, b] |= seen[:, a]
     return seen
 
 
-def copy_twins(twins: Twins, numbers: Tensor, codes: Tensor, values: Tensor, seen: Tensor) -> None:
-    """Give cells whose twin is seen its code and number, in place.
+def copy_equal_columns(
+    equal_pairs: EqualPairs, numbers: Tensor, codes: Tensor, values: Tensor, seen: Tensor
+) -> None:
+    """Give cells the code and number of a cell that is seen and equal, in place.
 
     Args:
-        twins: Columns that are equal.
+        equal_pairs: Columns that are equal.
         numbers: Which number a column has, or -1, (D,).
         codes: Codes, (N, D).
         values: Normal scores, (N, Q).
         seen: Cells that are known; those that get a value are, afterwards.
     """
-    for source, target in (*((b, a) for a, b in twins), *twins):
+    for source, target in (*((b, a) for a, b in equal_pairs), *equal_pairs):
         rows = (seen[:, source] & ~seen[:, target]).nonzero().flatten()
         codes[rows, target] = codes[rows, source]
         if int(numbers[target]) >= 0:
@@ -149,13 +152,13 @@ def copy_twins(twins: Twins, numbers: Tensor, codes: Tensor, values: Tensor, see
 
 
 def same_cells(
-    schema: Schema, twins: Twins, columns: dict[str, Any], given: np.ndarray
+    schema: Schema, equal_pairs: EqualPairs, columns: dict[str, Any], given: np.ndarray
 ) -> dict[str, Any]:
     """Columns of a completed table, in which a cell that was given is copied to the letter.
 
     Args:
         schema: What the columns are.
-        twins: Columns that are equal.
+        equal_pairs: Columns that are equal.
         columns: Arrow arrays by name.
         given: Cells that stay as they are, (N, D).
     """
@@ -163,8 +166,8 @@ def same_cells(
 
     columns, fixed = dict(columns), given.copy()
     # First what is given; then, where neither is, the first, which links may have mended.
-    backward = [(second, first) for first, second in twins]
-    for certain, pairs in ((True, [*backward, *twins]), (False, list(twins))):
+    backward = [(second, first) for first, second in equal_pairs]
+    for certain, pairs in ((True, [*backward, *equal_pairs]), (False, list(equal_pairs))):
         for source, target in pairs:
             rows = (fixed[:, source] | (not certain)) & ~fixed[:, target]
             if not rows.any():
@@ -192,12 +195,12 @@ class ZeroDensity(NamedTuple):
     why: str
 
 
-def unequal_twins(
-    schema: Schema, twins: Twins, frame: Frame, encoded: EncodedTable
+def unequal_rows(
+    schema: Schema, equal_pairs: EqualPairs, frame: Frame, encoded: EncodedTable
 ) -> Iterator[ZeroDensity]:
     """Rows in which columns differ that never did, by pair of columns."""
     place = {int(k): q for q, k in enumerate(schema.number_columns)}
-    for a, b in twins:
+    for a, b in equal_pairs:
         first, second = encoded.codes[:, a], encoded.codes[:, b]
         apart = first != second
         if a in place:
@@ -215,9 +218,11 @@ def unequal_twins(
             )
 
 
-def check_twins(schema: Schema, twins: Twins, frame: Frame, encoded: EncodedTable) -> None:
+def check_equal_columns(
+    schema: Schema, equal_pairs: EqualPairs, frame: Frame, encoded: EncodedTable
+) -> None:
     """Refuse rows in which columns differ that never did: their density is zero."""
-    for found in unequal_twins(schema, twins, frame, encoded):
+    for found in unequal_rows(schema, equal_pairs, frame, encoded):
         raise SchemaError(f"{found.why} ({int(found.rows.sum())} such rows); the density is zero.")
 
 

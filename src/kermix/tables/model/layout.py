@@ -2,8 +2,8 @@
 
 A network knows a number that it sees only roughly, so it cannot put a narrow mixture where another
 column is almost the same: last month's bill and this month's. Means of mixtures may therefore move
-with some *anchors*, the numbers that a column is most correlated with, by factors that the network
-returns.
+with some *regressors*, the numbers that a column is most correlated with, by factors that the
+network returns.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,14 +21,14 @@ from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.tables.model.absences import Absence, find_absences
 from kermix.tables.model.equal_columns import (
     Link,
-    copy_twins,
+    copy_equal_columns,
+    find_equal_columns,
     find_links,
-    find_twins,
     implied,
     link_codes,
     linked,
     transferred,
-    with_twins,
+    with_equal_columns,
 )
 from kermix.tables.model.exact_relations import ExactRelations
 from kermix.tables.model.linear_relations import Lines, find_lines
@@ -41,13 +41,13 @@ from kermix.tables.model.repeated_values import (
     with_repeated,
 )
 
-__all__ = ["ANCHORS", "TableLayout", "anchor_places", "find_anchors"]
+__all__ = ["REGRESSORS", "TableLayout", "find_regressors", "regressor_places"]
 
 # Reasoned, no record.
-ANCHORS = 3
+REGRESSORS = 3
 
 
-def find_anchors(
+def find_regressors(
     schema: Schema,
     encoded: EncodedTable,
     least_correlation: float = 0.7,
@@ -68,7 +68,7 @@ def find_anchors(
         >>> a = rng.normal(size=400)
         >>> table = {"a": a, "b": a + 0.1 * rng.normal(size=400), "c": rng.normal(size=400)}
         >>> schema = Schema.infer(table)
-        >>> find_anchors(schema, schema.encode(table))
+        >>> find_regressors(schema, schema.encode(table))
         (('b',), ('a',), ())
     """
     names = [column.name for column in schema.numbers]
@@ -81,21 +81,23 @@ def find_anchors(
     sizes[sizes == 0] = np.inf
     closeness = np.abs(scores.T @ scores / sizes[:, None] / sizes)
     np.fill_diagonal(closeness, 0.0)
-    best = np.argsort(-closeness, axis=1, kind="stable")[:, :ANCHORS]
+    best = np.argsort(-closeness, axis=1, kind="stable")[:, :REGRESSORS]
     return tuple(
         tuple(names[k] for k in row if closeness[j, k] >= least_correlation)
         for j, row in enumerate(best)
     )
 
 
-def anchor_places(schema: Schema, anchors: Sequence[Sequence[str]]) -> tuple[tuple[int, ...], ...]:
-    """Anchors by their place among the numbers; -1 where there are fewer than there may be."""
+def regressor_places(
+    schema: Schema, regressors: Sequence[Sequence[str]]
+) -> tuple[tuple[int, ...], ...]:
+    """Regressors by their place among the numbers; -1 where there are fewer than there may be."""
     names = [column.name for column in schema.numbers]
-    if not any(anchors):
+    if not any(regressors):
         return ()
     return tuple(
-        tuple(names.index(row[k]) if k < len(row) else -1 for k in range(ANCHORS))
-        for row in anchors
+        tuple(names.index(row[k]) if k < len(row) else -1 for k in range(REGRESSORS))
+        for row in regressors
     )
 
 
@@ -109,11 +111,11 @@ class TableLayout:
         positions: Where on the scale of normal scores each code lies, if anywhere, else 0.
         links: Columns that are often equal. Whether they are is a column of two codes each, after
             those of the table and the flags of exact relations.
-        anchors: For each number, others that its mixture moves with, or -1; empty if there are
+        regressors: For each number, others that its mixture moves with, or -1; empty if there are
             none at all.
         in_order: Whether rows are drawn column after column, rather than each in an order of its
             own.
-        twins: Columns that are equal in all rows: the first of some, and another one.
+        equal_pairs: Columns that are equal in all rows: the first of some, and another one.
         lines: What numbers tell about each other by straight lines, if it is much.
         maps: The scale of normal scores of each number.
         atoms: How many codes of each number, after the first, stand for values.
@@ -134,9 +136,9 @@ class TableLayout:
     numbers: tuple[int, ...]
     positions: tuple[float, ...]
     links: tuple[Link, ...] = ()
-    anchors: tuple[tuple[int, ...], ...] = ()
+    regressors: tuple[tuple[int, ...], ...] = ()
     in_order: bool = False
-    twins: tuple[tuple[int, int], ...] = ()
+    equal_pairs: tuple[tuple[int, int], ...] = ()
     lines: Lines | None = None
     maps: tuple[MonotoneMap, ...] = ()
     atoms: tuple[int, ...] = ()
@@ -150,7 +152,7 @@ class TableLayout:
         cls,
         schema: Schema,
         equal: Sequence[tuple[str, str]] = (),
-        anchors: Sequence[Sequence[str]] = (),
+        regressors: Sequence[Sequence[str]] = (),
         in_order: bool = True,
         same: Sequence[tuple[str, str]] = (),
         lines: Lines | None = None,
@@ -163,7 +165,7 @@ class TableLayout:
         Args:
             schema: What the columns are.
             equal: Pairs that are often equal.
-            anchors: For each number, the names of those that it follows closely.
+            regressors: For each number, the names of those that it follows closely.
             in_order: Whether rows are drawn column after column.
             same: Pairs that are equal in all rows.
             lines: What `kermix.tables.model.linear_relations.find_lines` found.
@@ -182,12 +184,12 @@ class TableLayout:
         counts = (*counts, *more)
         positions = tuple(np.concatenate(places).tolist())
         names = {column.name: k for k, column in enumerate(schema.modelled)}
-        twins = tuple((names[a], names[b]) for a, b in same)
-        closest = anchor_places(schema, anchors)
+        equal_pairs = tuple((names[a], names[b]) for a, b in same)
+        closest = regressor_places(schema, regressors)
         maps = tuple(column.map for column in schema.numbers)
         atoms = tuple(len(column.atoms) for column in schema.numbers)
         ends = tuple(tuple(c.map(np.array([c.low, c.high])).tolist()) for c in schema.numbers)
-        return cls(counts, numbers, positions, links, closest, in_order, twins, lines, maps,
+        return cls(counts, numbers, positions, links, closest, in_order, equal_pairs, lines, maps,
                    atoms, ends, tuple(absences), tuple(repeated),
                    relations if exact else None)  # fmt: skip
 
@@ -216,16 +218,16 @@ class TableLayout:
         equal: tuple[tuple[str, str], ...] = ()
         exact: tuple[Relation, ...] = ()
         if equal_columns:
-            same = find_twins(schema, encoded) if whole else ()
+            same = find_equal_columns(schema, encoded) if whole else ()
             copied = [b for _, b in same]
             exact = find_relations(schema, encoded, copied)
             if len(encoded) < enough_rows:
                 exact = tuple(r for r in exact if not isinstance(r, LookupRelation))
             told = [schema.modelled[r.place].name for r in exact if r.determines]
             equal = find_links(schema, frame, encoded.codes, [*copied, *told])
-        anchors, lines = find_anchors(schema, encoded), find_lines(schema, encoded)
+        regressors, lines = find_regressors(schema, encoded), find_lines(schema, encoded)
         absences = find_absences(schema, encoded, same)
-        return cls.of(schema, equal, anchors, same=same, lines=lines, absences=absences,
+        return cls.of(schema, equal, regressors, same=same, lines=lines, absences=absences,
                       repeated=find_repeated(schema, encoded), exact=exact)  # fmt: skip
 
     def relations(self, schema: Schema) -> dict[str, Any]:
@@ -234,9 +236,9 @@ class TableLayout:
         numbers = [column.name for column in schema.numbers]
         return {
             "equal": [(columns[link.first], columns[link.second]) for link in self.links],
-            "anchors": [[numbers[k] for k in row if k >= 0] for row in self.anchors],
+            "regressors": [[numbers[k] for k in row if k >= 0] for row in self.regressors],
             "in_order": self.in_order,
-            "same": [(columns[a], columns[b]) for a, b in self.twins],
+            "same": [(columns[a], columns[b]) for a, b in self.equal_pairs],
             "lines": None if self.lines is None else self.lines.to_dict(),
             "absences": [absence.to_dict(columns) for absence in self.absences],
             "exact": [relation.to_dict(columns) for relation in self.found_relations],
@@ -250,7 +252,7 @@ class TableLayout:
         columns = [column.name for column in schema.modelled]
         absences = [Absence.from_dict(saved, columns) for saved in content["absences"]]
         return cls.of(
-            schema, content["equal"], content["anchors"],
+            schema, content["equal"], content["regressors"],
             content["in_order"], content["same"],
             None if lines is None else Lines.from_dict(lines), absences,
             repeated_of(schema, content["repeated"]),
@@ -301,30 +303,33 @@ class TableLayout:
 
     def implied(self, codes: Tensor, seen: Tensor) -> Tensor:  # (N, D)
         """Cells that are known once some are seen: columns are equal, or follow from others."""
-        seen = with_twins(self.twins, implied(self.links, codes, with_twins(self.twins, seen)))
+        seen = with_equal_columns(
+            self.equal_pairs,
+            implied(self.links, codes, with_equal_columns(self.equal_pairs, seen)),
+        )
         if self.exact is None:
             return seen
-        return with_twins(self.twins, self.exact.implied(codes, seen))
+        return with_equal_columns(self.equal_pairs, self.exact.implied(codes, seen))
 
     def transferred(self, codes: Tensor, values: Tensor, seen: Tensor) -> None:
         """Fill in such cells, in place."""
         numbers = self.number_of_column.to(codes.device)
-        copy_twins(self.twins, self.number_of_column, codes, values, seen)
+        copy_equal_columns(self.equal_pairs, self.number_of_column, codes, values, seen)
         for place, link in enumerate(self.links, self.columns - len(self.links)):
             for column in (link.first, link.second):  # an atom or a gap equals no number
                 unlike = seen[:, column] & (codes[:, column] != 0) & ~seen[:, place]
                 codes[:, place] = codes[:, place].masked_fill(unlike, 0)
                 seen[:, place] |= unlike
         transferred(self.links, numbers, codes, values, seen)
-        copy_twins(self.twins, self.number_of_column, codes, values, seen)
+        copy_equal_columns(self.equal_pairs, self.number_of_column, codes, values, seen)
         if self.exact is not None:
             self.exact.transferred(codes, values, seen)
-            copy_twins(self.twins, self.number_of_column, codes, values, seen)
+            copy_equal_columns(self.equal_pairs, self.number_of_column, codes, values, seen)
 
-    def twins_of(self, place: int) -> list[int]:
+    def equal_to(self, place: int) -> list[int]:
         """Columns that are equal to one in all rows, the column itself among them."""
-        first = next((a for a, b in self.twins if b == place), place)
-        return [first, *(b for a, b in self.twins if a == first)]
+        first = next((a for a, b in self.equal_pairs if b == place), place)
+        return [first, *(b for a, b in self.equal_pairs if a == first)]
 
     @property
     def columns(self) -> int:
@@ -423,7 +428,7 @@ def with_codes(
     coded = {column.name for column in own.numbers if not column.continuous}
     equal = [pair for pair in known["equal"] if not coded & {*pair}]
     return own, encoded, TableLayout.of(
-        own, equal, find_anchors(own, encoded), layout.in_order, known["same"],
+        own, equal, find_regressors(own, encoded), layout.in_order, known["same"],
         layout.lines, absences, find_repeated(own, encoded),
         layout.found_relations,
     )  # fmt: skip

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from kermix.tables.model.layout import ANCHORS, TableLayout
+from kermix.tables.model.layout import REGRESSORS, TableLayout
 from kermix.tables.model.linear_relations import FINEST, Expected, StraightLines
 from kermix.tables.model.repeated_values import RAMPS, CellValues, ValueCodes
 
@@ -69,8 +69,8 @@ class TableNetwork(nn.Module):
     places: Tensor
     knots: Tensor
     membership: Tensor
-    anchors: Tensor
-    anchored: Tensor
+    regressors: Tensor
+    has_regressor: Tensor
     atoms: Tensor
     code_offsets: Tensor
     unit_of_code: Tensor
@@ -80,8 +80,8 @@ class TableNetwork(nn.Module):
     starts: Tensor
     within: CellValues | None
     beside: Tensor
-    spread: Tensor
-    heat: Tensor
+    log_scale_offset: Tensor
+    log_temperature: Tensor
 
     def __init__(
         self,
@@ -130,8 +130,8 @@ class TableNetwork(nn.Module):
             self.within = CellValues(deep, layout.columns) if deep else None
             self._look_up_cells()
         # Found on held-out rows after the training; see `calibration`.
-        self.register_buffer("spread", torch.zeros(numbers))
-        self.register_buffer("heat", torch.zeros(layout.columns))
+        self.register_buffer("log_scale_offset", torch.zeros(numbers))
+        self.register_buffer("log_temperature", torch.zeros(layout.columns))
         self.others = nn.ModuleList(
             TableNetwork(replace(layout, lines=None), width, blocks, components, dropout)
             for _ in range(members - 1)
@@ -140,13 +140,13 @@ class TableNetwork(nn.Module):
             other.register_module("within", None)  # that of this one is for all
 
     def _following(self, width: int) -> nn.Linear | None:
-        """The factors by which means of numbers move with their anchors."""
-        if not self.layout.anchors:
+        """The factors by which means of numbers move with their regressors."""
+        if not self.layout.regressors:
             return None
-        anchors = torch.tensor(self.layout.anchors)
-        self.register_buffer("anchors", anchors.clamp(min=0), persistent=False)
-        self.register_buffer("anchored", (anchors >= 0).float(), persistent=False)
-        follow = nn.Linear(width, self.components * anchors.numel())
+        regressors = torch.tensor(self.layout.regressors)
+        self.register_buffer("regressors", regressors.clamp(min=0), persistent=False)
+        self.register_buffer("has_regressor", (regressors >= 0).float(), persistent=False)
+        follow = nn.Linear(width, self.components * regressors.numel())
         nn.init.zeros_(follow.weight)
         nn.init.zeros_(follow.bias)
         return follow
@@ -263,8 +263,8 @@ class TableNetwork(nn.Module):
         """
         columns = self.layout.table_columns
         share = seen[:, :columns].sum(1, keepdim=True) / max(1, columns - 1)
-        cooled = torch.exp(-share * self.heat)[:, self.segments]
-        wider = (share * self.spread).unsqueeze(-1)
+        cooled = torch.exp(-share * self.log_temperature)[:, self.segments]
+        wider = (share * self.log_scale_offset).unsqueeze(-1)
         return parts._replace(logits=parts.logits * cooled, log_scales=parts.log_scales + wider)
 
     def averaged(self, found: list[ColumnParts]) -> ColumnParts:
@@ -323,8 +323,8 @@ class TableNetwork(nn.Module):
                                    values=self.repeated.features(features))  # fmt: skip
         if self.follow is None:
             return parts
-        factors = self.follow(features).float().unflatten(-1, (-1, self.components, ANCHORS))
-        near = (place * there)[:, self.anchors] * self.anchored  # (N, Q, A)
+        factors = self.follow(features).float().unflatten(-1, (-1, self.components, REGRESSORS))
+        near = (place * there)[:, self.regressors] * self.has_regressor  # (N, Q, A)
         return parts._replace(means=parts.means + (factors * near.unsqueeze(2)).sum(-1))
 
     def dropout_masks(self, rows: int, generator: torch.Generator) -> Tensor | None:

@@ -3,25 +3,27 @@
 Each family is proposed cheaply for all columns at once, on a few rows, and judged by all: a
 relation is fitted to one half of the rows, and believed if it holds in the other half, there too
 where the column has not its most common value, and far more often than for rows that are put
-together at random. See `relation_formulas`, `relation_tables`
-and `relation_orders`.
+together at random. Sums and products are of `relation_formulas`; here are tables of values (a
+column is known once another is, or two others are), columns in equal steps, and orders (an end
+after its start).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations, permutations
 
 import numpy as np
 
+from kermix.data.schema.columns import NumberColumn
 from kermix.data.schema.schema import EncodedTable, Schema
-from kermix.tables.model.relation_formulas import formulas
-from kermix.tables.model.relation_orders import find_orders, find_steps
-from kermix.tables.model.relation_rows import SearchOptions, SplitHalves
-from kermix.tables.model.relation_tables import lookups, table_of
+from kermix.tables.model.relation_formulas import SearchOptions, SplitHalves, formulas
 from kermix.tables.model.relations import (
     LinearRelation,
     LookupRelation,
+    OrderRelation,
     RawColumns,
     Relation,
+    StepRelation,
 )
 
 __all__ = ["find_relations"]
@@ -128,3 +130,306 @@ def _ordered(relations: Sequence[Relation]) -> list[Relation]:
     for relation in sorted(relations, key=lambda r: r.place):
         visit(relation)
     return found
+
+
+def lookups(rows: SplitHalves) -> Iterator[Relation]:
+    """Tables of values: one column by another one, or by two."""
+    keys = [k for k in rows.places if _is_key(rows, k)]
+    labels = {k: _labels(rows.taught[:, k]) for k in rows.places}
+    purities = {(place, key): _purity(labels[key], labels[place])
+                for place in rows.places for key in keys if key != place}  # fmt: skip
+    found = set()
+    for (place, key), purity in purities.items():
+        relation = _believed_table(rows, place, (key,), purity)
+        if relation is not None:
+            found.add(place)
+            yield relation
+    for place, pair in _pairs(rows, keys, found, purities):
+        purity = _purity(_joint(labels[pair[0]], labels[pair[1]]), labels[place])
+        relation = _believed_table(rows, place, pair, purity)
+        if relation is not None:
+            yield relation
+
+
+def _believed_table(
+    rows: SplitHalves, place: int, keys: tuple[int, ...], purity: float
+) -> LookupRelation | None:
+    if purity < rows.options.share:
+        return None
+    relation = table_of(rows.taught, place, keys, rows.options.most_keys)
+    good = relation is not None and _beats(rows, relation, keys if len(keys) > 1 else ())
+    return relation if good else None
+
+
+def _pairs(
+    rows: SplitHalves,
+    keys: Sequence[int],
+    found: set[int],
+    purities: Mapping[tuple[int, int], float],
+) -> list[tuple[int, tuple[int, int]]]:
+    """Columns with two keys each that may tell them together; the most promising first."""
+    open_ = [key for key in keys if key not in found]
+    pairs = [(a, b) for a, b in combinations(open_, 2)
+             if 4 * rows.distinct[a] * rows.distinct[b] <= len(rows.taught)]  # fmt: skip
+    tried = [(place, pair) for place in rows.places if place not in found
+             for pair in pairs if place not in pair]  # fmt: skip
+    tried.sort(key=lambda t: -sum(purities[t[0], key] for key in t[1]))
+    return tried[: rows.options.most_pairs]
+
+
+def _joint(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    joint = first * (second.max() + 1) + second
+    joint[(first < 0) | (second < 0)] = -1
+    return joint
+
+
+def _is_key(rows: SplitHalves, place: int) -> bool:
+    """Whether a column has few values that come again and again, and no others."""
+    column, distinct = rows.columns.schema.modelled[place], rows.distinct[place]
+    if isinstance(column, NumberColumn) and column.continuous > 0.3 and distinct > 300:
+        return False
+    return bool(distinct <= rows.options.most_keys and 4 * distinct <= rows.filled[place])
+
+
+def _labels(cells: np.ndarray) -> np.ndarray:  # (N,), -1 where there is none
+    found = np.full(len(cells), -1)
+    known = ~np.isnan(cells)
+    found[known] = np.unique(cells[known], return_inverse=True)[1]
+    return found
+
+
+def _purity(keys: np.ndarray, values: np.ndarray, most: int = 2000) -> float:
+    """Share of rows that have the most common value of their key, as far as some rows tell.
+
+    Of each key one row is not counted: a value that is seen once tells nothing.
+    """
+    known = np.flatnonzero((keys >= 0) & (values >= 0))[:most]
+    if len(known) < 20:
+        return 0.0
+    own, count = keys[known], int(values.max()) + 1
+    keys_ = int(own.max()) + 1
+    joint = own * count + values[known]
+    if keys_ * count <= 4 * most:
+        best = np.bincount(joint, minlength=keys_ * count).reshape(keys_, count).max(1)
+    else:
+        joint, counts = np.unique(joint, return_counts=True)
+        best = np.zeros(keys_, int)
+        np.maximum.at(best, joint // count, counts)
+    seen = np.count_nonzero(best)
+    return float((best.sum() - seen) / max(1, len(known) - seen))
+
+
+def table_of(
+    cells: np.ndarray, place: int, sources: tuple[int, ...], most: int
+) -> LookupRelation | None:
+    """The table of some rows: of each key its most common value; None if it is too long."""
+    cells = cells[:, [*sources, place]]
+    cells = cells[~np.isnan(cells).any(1)]
+    joint, counts = np.unique(cells, axis=0, return_counts=True)
+    best: dict[tuple[float, ...], tuple[int, float]] = {}
+    for row, count in zip(joint.tolist(), counts.tolist(), strict=True):
+        key, value = tuple(row[:-1]), row[-1]
+        if count > best.get(key, (0, 0.0))[0]:
+            best[key] = count, value
+    if not 2 <= len(best) <= most:
+        return None
+    return LookupRelation(place, sources, 1.0, tuple(best), tuple(v for _, v in best.values()))
+
+
+def _beats(rows: SplitHalves, relation: LookupRelation, keys: Sequence[int]) -> bool:
+    """Whether a table is right where the most common value, or one key alone, is not."""
+    if not rows.believed(relation):
+        return False
+    cells = rows.judged[relation.known(rows.judged)]
+    own = cells[:, relation.place]
+    wrong = 1 - relation.holds(rows.columns, cells).mean()
+    alone = [1 - np.unique(own, return_counts=True)[1].max() / len(own)]
+    for key in keys:
+        single = table_of(rows.taught, relation.place, (key,), rows.options.most_keys)
+        if single is not None:
+            alone.append(1 - single.holds(rows.columns, cells).mean())
+    return bool(wrong <= rows.options.errors * min(alone))
+
+
+# Convention: what people round to.
+STEPS = (2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 24, 25, 30, 40, 50, 60, 75, 100, 120, 125, 150, 200,
+         250, 300, 400, 500, 600, 1000, 1200, 1500, 2000, 2500, 5000, 10_000)  # fmt: skip
+
+
+def find_steps(
+    columns: RawColumns,
+    cells: np.ndarray,
+    places: Sequence[int],
+    share: float = 0.9,
+    most_places: int = 2000,
+) -> list[Relation]:
+    """Columns of numbers that are multiples of more than their last decimal.
+
+    Args:
+        columns: What raw cells are.
+        cells: Rows in a random order, (N, D).
+        places: Columns to look at.
+        share: Of rows that have such a value, at least.
+        most_places: Of a lattice, from its least value to its largest.
+    """
+    found: list[Relation] = []
+    for place in places:
+        column = columns.schema.modelled[place]
+        unit = 2 * columns.half_units[place]
+        if not isinstance(column, NumberColumn) or column.time or not unit:
+            continue
+        own = cells[:, place][~np.isnan(cells[:, place])]
+        values, counts = np.unique(own, return_counts=True)
+        own = own[~np.isin(own, values[counts > 0.1 * len(own)])]  # one value is on any lattice
+        best = _step_of(np.round(own / unit).astype(np.int64), share)
+        if best is not None and np.ptp(own) > most_places * best[0] * unit:
+            continue  # as good as every number
+        if best is not None:
+            found.append(StepRelation(place, (), 1.0, best[0] * unit, best[1] * unit))
+    return found
+
+
+def _step_of(own: np.ndarray, share: float, fewest: int = 40) -> tuple[int, int] | None:
+    """The widest step of most whole numbers, and where it starts; taught and judged by halves."""
+    if len(own) < fewest:
+        return None
+    found: list[tuple[float, int, int]] = []
+    for step in STEPS:
+        rest, counts = np.unique(own[::2] % step, return_counts=True)
+        start, judged = int(rest[counts.argmax()]), own[1::2]
+        on = judged % step == start
+        enough = min(counts.max() / len(own[::2]), on.mean()) >= share
+        if enough and len(np.unique(judged[on])) >= 6:
+            found.append((float(on.mean()), step, start))
+    most = max(found, default=(0.0, 0, 0))[0]
+    good = [(step, start) for kept, step, start in found if kept >= most - 0.02]
+    return max(good, default=None)
+
+
+def find_orders(
+    columns: RawColumns,
+    cells: np.ndarray,
+    known: Sequence[Relation],
+    places: Sequence[int],
+    share: float = 0.93,
+    most: int = 100,
+) -> list[Relation]:
+    """Pairs of columns of which one is at least the other, with a sharp edge where they are equal.
+
+    Columns that only go together, one above the other, have no such edge: the density of their
+    difference passes zero smoothly.
+
+    Args:
+        columns: What raw cells are.
+        cells: Rows in a random order, (N, D).
+        known: Relations that are known, of which orders may follow.
+        places: Columns to look at.
+        share: Of rows that have the order, at least.
+        most: Columns of a kind, at most.
+    """
+    found: list[Relation] = []
+    told = {frozenset((r.place, source)) for r in known for source in r.sources}
+    for kind in (columns.is_number, columns.is_time):
+        some = [k for k in places if kind(k)
+                and isinstance(columns.schema.modelled[k], NumberColumn)]  # fmt: skip
+        pairs = _pairs_in_order(columns, cells, some[:most], told, share)
+        # What follows from two others is not said.
+        found += [r for (a, b), r in pairs.items()
+                  if not any((a, c) in pairs and (c, b) in pairs for c in some)]  # fmt: skip
+    return found
+
+
+def _pairs_in_order(
+    columns: RawColumns,
+    cells: np.ndarray,
+    places: Sequence[int],
+    told: set[frozenset[int]],
+    share: float,
+) -> dict[tuple[int, int], Relation]:
+    light = {k: ~_heavy(cells[:, k]) for k in places}
+    pairs = {}
+    for a, b in permutations(places, 2):
+        if frozenset((a, b)) not in told and _same_unit(columns, a, b):
+            relation = _order(columns, cells, a, b, light[a] & light[b], share)
+            if relation is not None:
+                pairs[a, b] = relation
+    return pairs
+
+
+def _same_unit(columns: RawColumns, a: int, b: int) -> bool:
+    first, second = columns.schema.modelled[a], columns.schema.modelled[b]
+    if isinstance(first, NumberColumn) and isinstance(second, NumberColumn):
+        return columns.unit(a) == columns.unit(b)
+    return not (columns.is_time(a) or columns.is_time(b))
+
+
+def _order(
+    columns: RawColumns, cells: np.ndarray, a: int, b: int, light: np.ndarray, share: float
+) -> Relation | None:
+    shift = columns.origin(a) - columns.origin(b)
+    some = slice(None, None, max(1, len(cells) // 800))
+    first, second = cells[some, a] + shift, cells[some, b]
+    if (first > second).sum() > (1.05 - share) * (first <= second).sum():
+        return None
+    first, second = cells[light, a] + shift, cells[light, b]
+    good = ~(np.isnan(first) | np.isnan(second))
+    first, second = first[good], second[good]
+    if len(first) < 50:
+        return None
+    gap = second - first
+    broken = float((gap < 0).mean())
+    by_chance = float((np.roll(second, len(second) // 2) < first).mean())
+    if broken > 1 - share or by_chance < 0.02 or broken > 0.35 * by_chance:
+        return None
+    if not _has_edge(gap):
+        return None
+    positive = min(first.min(), second.min()) > 0
+    # Small numbers are near each other, whatever they are.
+    if positive and not _has_edge(np.log(second) - np.log(first), least=8.0):
+        return None
+    return OrderRelation(b, (a,), 1.0, bool((gap == 0).any()), shift)
+
+
+def _heavy(cells: np.ndarray, share: float = 0.1) -> np.ndarray:  # (N,), bool
+    """Cells of values that many rows have, such as zeros: two of them are equal by chance."""
+    _, at, counts = np.unique(cells, return_inverse=True, return_counts=True)
+    return np.asarray((counts > share * len(cells))[at.reshape(-1)] & ~np.isnan(cells))
+
+
+def _has_edge(gap: np.ndarray, near: int = 60, least: float = 12.5) -> bool:
+    """Whether the density of a difference begins at zero, rather than passing it smoothly.
+
+    Of the differences that are nearest to zero, some are below, some just above it and some
+    farther above. In the tail of a smooth density, each of three such cells has as many times more
+    than the one before; the likelihood of their counts, against any counts, says whether it may
+    be one.
+
+    Args:
+        gap: Differences, in the order of the rows.
+        near: How many differences above zero are looked at.
+        least: Twice the logarithm of the ratio of likelihoods that is asked for.
+    """
+    above = np.sort(gap[gap >= 0])
+    if len(above) < near:
+        return False
+    steps = np.diff(np.unique(gap))
+    unit = steps.min() if len(steps) else 0.0
+    width = float(above[near - 1])
+    if unit > 1e-6 * max(width, unit):  # on a lattice, cells have as many places as they are wide
+        width = 2 * unit * max(1, np.ceil((width + unit) / unit / 2))
+    at = np.abs(gap) <= width
+    inside = at & (gap < width) if unit else at
+    apart = np.count_nonzero(np.diff(np.flatnonzero(inside)) > 1)
+    if apart < 0.4 * min(near, inside.sum()) and inside.mean() < 0.5:
+        return False  # rows that are near each other tell but once
+    counts = np.array([((gap < 0) & (gap >= -width)).sum(), ((gap >= 0) & (gap < width / 2)).sum(),
+                       ((gap >= width / 2) & (gap < width)).sum()], float)  # fmt: skip
+    growth = np.exp(np.linspace(0.01, 5, 200))
+    smooth = np.stack([1 - growth**-2, growth - 1, growth**2 - growth])
+    smooth /= smooth.sum(0)
+    with np.errstate(all="ignore"):
+        logs = np.where(counts > 0, np.log(counts / counts.sum()), 0.0)
+    ratio = 2 * (counts @ logs - (counts @ np.log(smooth)).max())
+    below, first, second = counts + 0.5
+    odds = np.log(first / second) - 0.5 * np.log(below / (first + second))
+    return bool(ratio >= least and odds >= 1.0)

@@ -18,7 +18,7 @@ from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.tables.model.absences import Absence, where_absent
 from kermix.tables.model.conditioning import Cells, TableCells
 from kermix.tables.model.distribution import column_distribution
-from kermix.tables.model.equal_columns import copy_twins
+from kermix.tables.model.equal_columns import copy_equal_columns
 from kermix.tables.model.exact_relations import EMPTY
 from kermix.tables.model.layout import TableLayout
 from kermix.tables.model.network import ColumnParts, TableNetwork, log_scales_of
@@ -361,9 +361,9 @@ def _filled(
             values[at[own], numbers[place]] = torch.from_numpy(scores).to(values)
     # Two gaps that are equal in all rows have one value: that of the first.
     known = torch.ones_like(seen)
-    for _, second in layout.twins:
+    for _, second in layout.equal_pairs:
         known[:, second] = seen[:, second]
-    copy_twins(layout.twins, layout.number_of_column, codes, values, known)
+    copy_equal_columns(layout.equal_pairs, layout.number_of_column, codes, values, known)
     return codes, values
 
 

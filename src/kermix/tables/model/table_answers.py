@@ -26,7 +26,7 @@ from kermix.tables.model.conditioning import (
     rows_of_zero_density,
 )
 from kermix.tables.model.distribution import ColumnDistribution, column_distribution
-from kermix.tables.model.equal_columns import unequal_twins
+from kermix.tables.model.equal_columns import unequal_rows
 from kermix.tables.model.network import ColumnParts, TableNetwork
 from kermix.tables.model.sampling import (
     Gaps,
@@ -191,7 +191,7 @@ class TableAnswers:
         layout = self.network_.layout
         impossible = rows_of_zero_density(len(encoded), (
             *never_seen(self.schema_, frame, encoded),
-            *unequal_twins(self.schema_, layout.twins, frame, encoded),
+            *unequal_rows(self.schema_, layout.equal_pairs, frame, encoded),
         ))  # fmt: skip
         derivatives = torch.zeros(len(encoded), layout.columns, dtype=torch.float64)
         derivatives[:, list(layout.numbers)] = torch.from_numpy(
@@ -263,10 +263,10 @@ class TableAnswers:
         return found
 
     def _hidden(self, place: int) -> list[int]:
-        """What must not be seen where a column is asked for: its twins, and links to them."""
+        """What must not be seen where a column is asked for: its equals, and links to them."""
         layout = self.network_.layout
-        twins = layout.twins_of(place)
-        return [*twins, *layout.about(twins)]
+        equal = layout.equal_to(place)
+        return [*equal, *layout.about(equal)]
 
     def most_likely(self, given: Mapping[str, Any] | None = None, frame: str = "dict") -> Any:
         """One whole row: what is given, and a likely value of every other column.

@@ -21,7 +21,7 @@ from kermix.data.readers.reading import read_frame
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.errors import OptionError, PoorFitWarning, RunError, SchemaError, TableError
 from kermix.tables.model.conditioning import place_of
-from kermix.tables.model.equal_columns import check_twins
+from kermix.tables.model.equal_columns import check_equal_columns
 from kermix.tables.model.layout import TableLayout, with_codes
 from kermix.tables.model.network import TableNetwork
 from kermix.tables.model.planning import SIZES, planned
@@ -218,7 +218,7 @@ class TableModel(TableAnswers, BaseEstimator):
         encoded = self.schema_.encode(frame, extra=True)
         if not len(encoded):
             raise TableError(f"{frame.name}: there are no rows to train on.")
-        check_twins(self.schema_, self.network_.layout.twins, frame, encoded)
+        check_equal_columns(self.schema_, self.network_.layout.equal_pairs, frame, encoded)
         found = _Encoded(self.schema_, self.network_.layout, frame, encoded, weights)
         return self._trained(found, began, self.network_)
 
@@ -269,7 +269,7 @@ class TableModel(TableAnswers, BaseEstimator):
             trainer = Trainer(task, device=self.device)
             trainer.run()
         held, _ = table_split(len(encoded), settings)
-        judged = len(held) > 0 or settings.crosses(len(encoded))
+        judged = len(held) > 0 or settings.is_out_of_fold(len(encoded))
         if not judged and self.validation_fraction > 0:
             warnings.warn(
                 f"{len(encoded)} rows are too few to hold some out for early stopping, so the "
@@ -290,7 +290,8 @@ class TableModel(TableAnswers, BaseEstimator):
         settings = TableModelSettings(
             budget=self.budget, batch_size=self.batch_size, dropout=self.dropout,
             members=self.members if network is None else network.members,
-            calibrate=self.calibrate, crossed=True, validation_fraction=self.validation_fraction,
+            calibrate=self.calibrate, out_of_fold=True,
+            validation_fraction=self.validation_fraction,
             seed=seed_from(self.random_state),
             target=None if self.target is None else place_of(schema, self.target),
             target_share=self.target_share,

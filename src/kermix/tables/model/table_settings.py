@@ -98,7 +98,7 @@ class TableModelSettings(Settings):
             rare=True,
         ),
     ] = None
-    crossed: Annotated[
+    out_of_fold: Annotated[
         bool,
         Setting(
             "Whether, to calibrate three or more members by a table so small that few rows could "
@@ -139,11 +139,11 @@ class TableModelSettings(Settings):
         asked = 3 * share * min(self.batch_size, rows) * max(1, self.steps // REPORTS)
         return max(1, min(most, int(asked)))
 
-    def crosses(self, rows: int) -> bool:
+    def is_out_of_fold(self, rows: int) -> bool:
         """Whether different members leave out different rows of a table of so many."""
         few = FEWEST_HELD_OUT <= self.held_out_rows(rows) < ENOUGH_HELD_OUT
         enough = self.members >= FEWEST_MEMBERS
-        return self.crossed and self.calibrates and few and enough
+        return self.out_of_fold and self.calibrates and few and enough
 
     def for_rows(self, rows: int) -> "TableModelSettings":
         """For tables of few rows, a batch is an eighth of them, and no less than 32."""
@@ -171,7 +171,7 @@ class TableModelSettings(Settings):
     @classmethod
     def for_target(cls, target: int) -> "TableModelSettings":
         """Settings of a model of one column given all others, as benchmarks/conditional.py has."""
-        return cls(target=target, target_share=1.0, width=128, steps=1000, crossed=True)
+        return cls(target=target, target_share=1.0, width=128, steps=1000, out_of_fold=True)
 
     def quick(self) -> "TableModelSettings":
         """Settings for a first look: a small network, few steps."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kermix.distributed.processes import Ranks
 from kermix.graphs import adam
-from kermix.tables.model.calibration import Crossing, calibrate
+from kermix.tables.model.calibration import OutOfFold, calibrate
 from kermix.tables.model.layout import TableLayout
 from kermix.tables.model.network import TableNetwork
 from kermix.tables.model.sampling import network_rows_at_once
@@ -142,10 +142,10 @@ class TableModelTask(Task):
             )  # fmt: skip
         self._held, self._train = table_split(rows.rows, settings)
         self._calibrating = self._held
-        self._crossing: Crossing | None = None
-        if settings.crosses(rows.rows):
-            self._crossing = Crossing(rows.rows, self.model.members, settings.seed)
-            self._held = self._calibrating = self._crossing.judging
+        self._out_of_fold: OutOfFold | None = None
+        if settings.is_out_of_fold(rows.rows):
+            self._out_of_fold = OutOfFold(rows.rows, self.model.members, settings.seed)
+            self._held = self._calibrating = self._out_of_fold.judging
         elif settings.calibrates and len(self._held) >= 2 * FEWEST_HELD_OUT:
             # Rows that choose the step are better foretold than new ones.
             self._held, self._calibrating = self._held[::2], self._held[1::2]
@@ -164,8 +164,8 @@ class TableModelTask(Task):
         here = self._rows.device
         self._train, self._held = self._train.to(here), self._held.to(here)
         self._calibrating = self._calibrating.to(here)
-        if self._crossing is not None:
-            self._crossing.to(here)
+        if self._out_of_fold is not None:
+            self._out_of_fold.to(here)
         self._size = min(settings.batch_size, len(self._train))
         if ranks is not None:
             settings.check_shares(len(self._train), ranks.size)
@@ -266,8 +266,8 @@ class TableModelTask(Task):
         if self._rows.weights is not None:
             weights = self._rows.weights[rows]
             scale = scale * (weights / weights.mean())
-        if self._crossing is not None:
-            scale = scale * self._crossing.factors(rows).to(scale.device)
+        if self._out_of_fold is not None:
+            scale = scale * self._out_of_fold.factors(rows).to(scale.device)
         return scale
 
     def _row_losses(
@@ -279,9 +279,9 @@ class TableModelTask(Task):
     def _of_target(self, rows: int, device: torch.device) -> MaskBatch:
         target, layout = self.settings.target, self.model.layout
         assert target is not None
-        twins = layout.twins_of(target)
+        equal = layout.equal_to(target)
         # Whether the target equals another column is as unknown as the target itself.
-        closed = {*twins, *layout.about(twins)}
+        closed = {*equal, *layout.about(equal)}
         hidden = [k in closed for k in range(layout.columns)]
         return questions_of(~torch.tensor([hidden], device=device).expand(rows, -1), layout)
 
@@ -304,11 +304,11 @@ class TableModelTask(Task):
             part = torch.arange(begin, begin + len(asked.seen), device=codes.device) % held
             block = codes[part], values[part]
             known = self.model.layout.implied(block[0], asked.seen)
-            if self._crossing is None:
+            if self._out_of_fold is None:
                 losses = self._row_losses(self.model(*block, known), *block, known, asked.factors)
             else:
                 rows = self._held[part.to(self._held.device)]
-                found = self._crossing.log_likelihood(self.model, rows, *block, known)
+                found = self._out_of_fold.log_likelihood(self.model, rows, *block, known)
                 losses = _row_losses(found, known, asked.factors)
             sums.append(losses if weights is None else losses * weights[part])
         self.model.train()
@@ -343,8 +343,8 @@ class TableModelTask(Task):
             self._calibrate()
 
     def _forget_calibration(self) -> None:
-        self.model.spread.zero_()
-        self.model.heat.zero_()
+        self.model.log_scale_offset.zero_()
+        self.model.log_temperature.zero_()
 
     @torch.no_grad()
     def _calibrate(self) -> None:
@@ -368,8 +368,8 @@ class TableModelTask(Task):
         if self._rows.weights is not None:
             own = self._rows.weights[some]
             weights = weights * (own / own.mean()).unsqueeze(1)
-        if self._crossing is not None:
-            self._crossing.calibrate(self.model, some, codes, values, known, weights)
+        if self._out_of_fold is not None:
+            self._out_of_fold.calibrate(self.model, some, codes, values, known, weights)
         else:
             parts = self.model(codes, values, known)
             calibrate(self.model, parts, codes, values, known, weights)
@@ -380,7 +380,7 @@ class TableModelTask(Task):
         Without them, answers that rule a rare value out are the likelier the surer they are.
         """
         target = self.settings.target
-        if target is None or not self.settings.target_share or self._crossing is not None:
+        if target is None or not self.settings.target_share or self._out_of_fold is not None:
             return self._calibrating[:0]
         if not isinstance(self._rows, TableRows):  # so many that no value is left out by chance
             return self._calibrating[:0]

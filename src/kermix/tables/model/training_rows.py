@@ -237,5 +237,5 @@ def table_split(rows: int, settings: TableModelSettings) -> tuple[Tensor, Tensor
 
     None is held out by all members where each row is learned by some.
     """
-    held = 0 if settings.crosses(rows) else settings.held_out_rows(rows)
+    held = 0 if settings.is_out_of_fold(rows) else settings.held_out_rows(rows)
     return split_rows(rows, held, settings.seed)

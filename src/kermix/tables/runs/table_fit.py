@@ -25,7 +25,6 @@ from kermix.tables.model.conditioning import place_of
 from kermix.tables.model.planning import SIZES, Plan, planned
 from kermix.tables.model.table_settings import TableModelSettings
 from kermix.tables.model.training_rows import table_split
-from kermix.tables.runs.table_mixture import has_densities
 from kermix.tables.runs.table_run import TABLE_RUN, TARGET_RUN, rows_judged
 from kermix.tables.runs.target_fit import keep_test_rows
 from kermix.tables.runs.training_data import (
@@ -41,12 +40,13 @@ from kermix.training.budget import seconds_of
 from kermix.training.checkpoints import device_of
 
 __all__ = [
-    "CONTEST",
+    "COMPARED_MODELS",
     "READING",
     "TABLE_SETTINGS",
     "TableFit",
     "TypedTable",
-    "is_contested",
+    "can_compare_models",
+    "has_densities",
     "table_settings",
     "typed_table",
     "why_table_model",
@@ -56,7 +56,7 @@ READING = ("columns", "exclude", "kinds", "delimiter", "decimal", "encoding", "h
            "sheet")  # fmt: skip
 # The target itself is named by a column.
 TABLE_SETTINGS = {field.name for field in fields(TableModelSettings)} - {"target"}
-CONTEST = (
+COMPARED_MODELS = (
     "All columns are numbers: a closed-form mixture is fitted too, and the model that is better "
     "on held-out rows is kept (override with --model table or --model mixture)."
 )
@@ -144,7 +144,18 @@ def _why_shared(column: NumberColumn, mostly: float = 0.5) -> str | None:
     return "has integers" if column.decimals == 0 else None
 
 
-def is_contested(table: TypedTable) -> bool:
+def has_densities(schema: Schema) -> bool:
+    """Whether mixtures and the table model have densities of the same kind for a table.
+
+    All modelled columns are numbers without gaps. A value that many rows share has a probability
+    in the table model, which is a density where the step is known to which numbers are rounded.
+    """
+    good = all((not len(c.atoms) or c.decimals is not None) and not c.has_missing and not c.time
+               for c in schema.numbers)  # fmt: skip
+    return good and 0 < len(schema.numbers) == len(schema.modelled)
+
+
+def can_compare_models(table: TypedTable) -> bool:
     """Whether held-out rows can tell if a mixture or the table model is better.
 
     Some must be held out, and both must have densities of the same kind.
@@ -179,9 +190,9 @@ def table_settings(
                    budget=given.get("budget"))  # fmt: skip
     base = base.suited(device_of(device).type == "cuda")
     chosen = replace(base, **given)
-    if chosen.crossed and not chosen.learns_target_alone:
+    if chosen.out_of_fold and not chosen.learns_target_alone:
         raise OptionError(
-            "crossed=True is for a target alone (target_share=1): the report of a whole table "
+            "out_of_fold=True is for a target alone (target_share=1): the report of a whole table "
             "needs rows that no member has seen."
         )
     return chosen
@@ -207,7 +218,7 @@ class TableFit:
         options: How the table is read again.
         target: The column that `predict` is about.
         reason: Why the table model was chosen, as a sentence.
-        contest: Whether a mixture takes its place where held-out rows prefer it.
+        compare_models: Whether a mixture takes its place where held-out rows prefer it.
     """
 
     table: TypedTable | LargeTable
@@ -216,7 +227,7 @@ class TableFit:
     options: Mapping[str, Any]
     target: str | None = None
     reason: str | None = None
-    contest: bool = False
+    compare_models: bool = False
 
     def begin(self, folder: Path | None) -> tuple[Run, TableData]:
         """Make the run folder, which must not exist; nothing is trained yet."""
@@ -350,7 +361,7 @@ class TableFit:
                 "stored": None if data.stored is None else data.stored.to_dict(),
                 "columns": list(data.schema.names),
                 "target": self.target,
-                "contest": self.contest,
+                "compare_models": self.compare_models,
                 "course": None if plan is None else plan.as_json(self._ending(data, plan)),
                 "csv": None if data.frame.form is None else data.frame.form.to_dict(),
                 "fingerprint": data.fingerprint(),

@@ -30,23 +30,12 @@ from kermix.tables.model.distribution import ColumnDistribution
 from kermix.training.checkpoints import load_checkpoint, rebuilding, save_checkpoint
 from kermix.training.mixture_search import choose_mixture
 
-__all__ = ["Rival", "TableMixture", "has_densities", "rivals"]
+__all__ = ["Candidate", "TableMixture", "candidates"]
 
 PARTS = ("weights", "means", "covariances")
 
 
-def has_densities(schema: Schema) -> bool:
-    """Whether mixtures and the table model have densities of the same kind for a table.
-
-    All modelled columns are numbers without gaps. A value that many rows share has a probability
-    in the table model, which is a density where the step is known to which numbers are rounded.
-    """
-    good = all((not len(c.atoms) or c.decimals is not None) and not c.has_missing and not c.time
-               for c in schema.numbers)  # fmt: skip
-    return good and 0 < len(schema.numbers) == len(schema.modelled)
-
-
-class Rival(NamedTuple):
+class Candidate(NamedTuple):
     """A mixture fitted to the training rows, and the log-densities of the rows held out."""
 
     name: str
@@ -54,9 +43,9 @@ class Rival(NamedTuple):
     log_density: np.ndarray
 
 
-def rivals(
+def candidates(
     schema: Schema, frame: Frame, train: np.ndarray, held: np.ndarray, seed: int
-) -> list[Rival]:
+) -> list[Candidate]:
     """What the table model has to be better than: the closed-form mixture, and one Gaussian.
 
     The size and kind of the mixture are chosen within the training rows: the rows held out are
@@ -73,7 +62,7 @@ def rivals(
             continue  # numbers too large or small to have variances
         logs = mixture.log_prob(judged).numpy()
         if np.isfinite(logs.mean()):
-            found.append(Rival(name, mixture, logs))
+            found.append(Candidate(name, mixture, logs))
     return found
 
 

@@ -33,7 +33,7 @@ from kermix.tables.model.sampling import network_rows_at_once
 from kermix.tables.model.table_answers import TableAnswers
 from kermix.tables.model.table_settings import TableModelSettings
 from kermix.tables.model.table_training import TableModelTask
-from kermix.tables.runs.table_mixture import TableMixture, rivals
+from kermix.tables.runs.table_mixture import TableMixture, candidates
 from kermix.tables.runs.target_fit import (
     confusion_shown,
     finish_target,
@@ -380,7 +380,9 @@ def _finish(run: Run, data: TableData, outcome: Outcome) -> Numbers:
     from kermix.tables.runs.table_quality import conditionals_of
 
     held, train = data.split(run.settings)
-    densities = _contest(run, data, train, np.sort(held)) if run.config.get("contest") else {}
+    densities = {}
+    if run.config.get("compare_models"):
+        densities = _compare_models(run, data, train, np.sort(held))
     model = run.trained_model()
     drawn = _report_samples(run, model, data)
     samples = data.schema.encode(drawn, extra=True)
@@ -440,18 +442,20 @@ def _judged(
     return replace(quality, references=(*others.items(), *kept))
 
 
-def _contest(run: Run, data: TableData, train: np.ndarray, held: np.ndarray) -> dict[str, float]:
+def _compare_models(
+    run: Run, data: TableData, train: np.ndarray, held: np.ndarray
+) -> dict[str, float]:
     """Mean log-densities of the held-out rows by model; a mixture that is ahead is kept."""
     own = table_model(run).score_samples(taken_rows(data.frame, held))
-    others = rivals(data.schema, data.frame, train, held, run.settings.seed)
+    others = candidates(data.schema, data.frame, train, held, run.settings.seed)
     path = run.checkpoints / f"{MIXTURE}.safetensors"
     path.unlink(missing_ok=True)
-    best = max(others, key=lambda rival: rival.log_density.mean(), default=None)
+    best = max(others, key=lambda other: other.log_density.mean(), default=None)
     if best is not None and best.log_density.mean() > own.mean():
         frame = run.config["frame"]
         TableMixture(data.schema, best.mixture, frame, best.name).save(path)
     return {TableAnswers.name: float(own.mean()),
-            **{rival.name: float(rival.log_density.mean()) for rival in others}}  # fmt: skip
+            **{other.name: float(other.log_density.mean()) for other in others}}  # fmt: skip
 
 
 def _numbers(
@@ -513,7 +517,7 @@ TARGET_ANSWERS: dict[str, Callable[..., Any]] = {
 }
 TABLE_RUN = Kind(
     TABLE, TableModelSettings,
-    ("shape", "columns", "target", "frame", "stored", "equal", "anchors", "in_order", "same",
+    ("shape", "columns", "target", "frame", "stored", "equal", "regressors", "in_order", "same",
      "lines", "absences", "repeated", "exact"),
     _dataset, _trainer, _shown, _finish, (MIXTURE, MODEL), _read_model, ANSWERS, _refusal,
     reported=("step", "loss", "metric"), model=_model,

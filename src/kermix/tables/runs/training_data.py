@@ -39,8 +39,8 @@ from kermix.runs.folder import digest_of
 from kermix.runs.run import Run
 from kermix.tables.model.closeness import copies
 from kermix.tables.model.equal_columns import (
+    equal_notes,
     link_notes,
-    twin_notes,
 )
 from kermix.tables.model.layout import TableLayout, with_codes
 from kermix.tables.model.table_settings import TableModelSettings
@@ -359,7 +359,7 @@ class TableData(NamedTuple):
         links, exact = self.layout.links, self.layout.exact
         codes = self.linked.codes[:, self.layout.columns - len(links) :]
         told = [] if exact is None else [f"{line}." for line in exact.descriptions()]
-        return [*twin_notes(self.schema, self.layout.twins),
+        return [*equal_notes(self.schema, self.layout.equal_pairs),
                 *link_notes(self.schema, links, codes), *told]  # fmt: skip
 
 

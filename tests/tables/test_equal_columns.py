@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import kermix as km
-from internals import find_twins, with_twins
+from internals import find_equal_columns, with_equal_columns
 from kermix import errors
 
 TINY = {"width": 16, "blocks": 1, "steps": 40, "device": "cpu", "random_state": 0}
@@ -39,18 +39,18 @@ def test_all_equal_columns_are_found_and_no_others():
     table = shop()
     schema = km.Schema.infer(table)
     wanted = (("town", "city"), ("price", "again"), ("town", "place"))
-    assert find_twins(schema, schema.encode(table)) == wanted
+    assert find_equal_columns(schema, schema.encode(table)) == wanted
     wrong = "Ulm" if table["town"][3] != "Ulm" else "Bonn"
     for column, value in (("again", 7.25), ("city", wrong), ("again", np.nan)):
         other = table.copy()
         row = int(np.flatnonzero(table["price"] > 0)[0]) if column == "again" else 3
         other.loc[row, column] = value
         schema = km.Schema.infer(other)
-        names = [b for _, b in find_twins(schema, schema.encode(other))]
+        names = [b for _, b in find_equal_columns(schema, schema.encode(other))]
         assert column not in names
     few = table.head(10)
     schema = km.Schema.infer(few, kinds={"town": "category", "city": "category"})
-    assert find_twins(schema, schema.encode(few)) == ()
+    assert find_equal_columns(schema, schema.encode(few)) == ()
 
 
 def meaning(column):
@@ -108,7 +108,7 @@ def test_they_are_those_that_comparing_all_pairs_finds(seed):
     table = pd.DataFrame(columns)
     schema = km.Schema.infer(table)
     encoded = schema.encode(table)
-    found = find_twins(schema, encoded)
+    found = find_equal_columns(schema, encoded)
     assert found == compared_in_pairs(schema, encoded)
     assert found
 
@@ -122,7 +122,7 @@ def test_many_columns_take_seconds(rows, columns):
     schema = km.Schema.infer(table)
     encoded = schema.encode(table)
     begun = time.process_time()
-    assert find_twins(schema, encoded) == (("c0", f"c{columns - 1}"),)
+    assert find_equal_columns(schema, encoded) == (("c0", f"c{columns - 1}"),)
     assert time.process_time() - begun < 3
 
 
@@ -137,7 +137,7 @@ def test_multiples_and_shifts_are_not_equal(other, rows):
               rng.lognormal(3, 1, rows).round(2)):  # fmt: skip
         table = pd.DataFrame({"x": x, "y": other(x), "again": x})
         schema = km.Schema.infer(table)
-        assert find_twins(schema, schema.encode(table)) == (("x", "again"),)
+        assert find_equal_columns(schema, schema.encode(table)) == (("x", "again"),)
 
 
 def test_a_double_is_drawn_and_filled_as_such():
@@ -167,15 +167,15 @@ def test_no_code_is_learned_for_them(model):
     layout = model.network_.layout
     assert [(layout.links[0].first, layout.links[0].second)] == [(1, 3)]
     assert len(layout.links) == 1
-    assert layout.twins == ((0, 2), (1, 4), (0, 5))
-    assert sorted(layout.twins_of(5)) == [0, 2, 5]
-    assert layout.twins_of(6) == [6]
+    assert layout.equal_pairs == ((0, 2), (1, 4), (0, 5))
+    assert sorted(layout.equal_to(5)) == [0, 2, 5]
+    assert layout.equal_to(6) == [6]
 
 
 def test_one_seen_is_all_seen():
     seen = torch.zeros(4, 6, dtype=torch.bool)
     seen[0, 5] = seen[1, 0] = seen[2, 3] = True
-    found = with_twins(((0, 2), (0, 5)), seen)
+    found = with_equal_columns(((0, 2), (0, 5)), seen)
     assert found[:2, [0, 2, 5]].all()
     assert not found[2, [0, 2, 5]].any()
     assert not found[3].any()
@@ -222,14 +222,14 @@ def test_a_twin_does_not_answer_for_a_target(model):
 def test_saved_and_read_again(model, tmp_path):
     model.save(tmp_path / "m.safetensors")
     again = km.TableModel.load(tmp_path / "m.safetensors")
-    assert again.network_.layout.twins == model.network_.layout.twins
+    assert again.network_.layout.equal_pairs == model.network_.layout.equal_pairs
     table = again.sample(100, random_state=3)
     pd.testing.assert_frame_equal(table, model.sample(100, random_state=3))
 
 
 def test_they_can_be_left_to_the_network():
     plain = km.TableModel(equal_columns=False, **TINY).fit(shop())
-    assert plain.network_.layout.twins == ()
+    assert plain.network_.layout.equal_pairs == ()
     table = plain.sample(500, random_state=1)
     assert not same(table["town"], table["city"])
 

@@ -11,7 +11,7 @@ from scipy import optimize, special
 import kermix as km
 from internals import (
     ColumnParts,
-    Crossing,
+    OutOfFold,
     TableLayout,
     TableModelSettings,
     TableModelTask,
@@ -36,36 +36,37 @@ def cells(rows, seed=0):
 @pytest.mark.parametrize("rows", [53, 300, 1999])
 @pytest.mark.parametrize(("members", "most"), [(3, 0.25), (4, 0.25), (5, 0.2), (8, 0.125)])
 def test_two_members_leave_out_each_judging_row(rows, members, most):
-    crossing = Crossing(rows, members, seed=1)
-    left_out = crossing.left_out
+    out_of_fold = OutOfFold(rows, members, seed=1)
+    left_out = out_of_fold.left_out
     count = int(rows * min(0.5, members / 8))
-    assert len(crossing.judging) == len(set(crossing.judging.tolist())) == count
-    assert bool((left_out[crossing.judging].sum(1) == 2).all())
+    assert len(out_of_fold.judging) == len(set(out_of_fold.judging.tolist())) == count
+    assert bool((left_out[out_of_fold.judging].sum(1) == 2).all())
     assert int(left_out.sum()) == 2 * count
     pairs = [int(left_out[:, pair].all(1).sum()) for pair in itertools.combinations(
         range(members), 2)]  # fmt: skip
     assert max(pairs) - min(pairs) <= 1
     assert abs(left_out.sum(0) / rows - most).max() < members / rows
-    assert torch.equal(Crossing(rows, members, seed=1).left_out, left_out)
-    assert not torch.equal(Crossing(rows, members, seed=2).left_out, left_out)
+    assert torch.equal(OutOfFold(rows, members, seed=1).left_out, left_out)
+    assert not torch.equal(OutOfFold(rows, members, seed=2).left_out, left_out)
 
 
 @pytest.mark.parametrize(
-    ("rows", "changes", "crosses"),
+    ("rows", "changes", "expected"),
     [(49, {}, False), (50, {}, True), (1996, {}, True), (1997, {}, False),
-     (600, {"members": 2}, False), (600, {"members": 3}, True), (600, {"crossed": False}, False),
+     (600, {"members": 2}, False), (600, {"members": 3}, True),
+     (600, {"out_of_fold": False}, False),
      (600, {"calibrate": False}, False), (600, {"calibrate": None}, False),
      (600, {"calibrate": None, "target": 0, "target_share": 0.5}, True),
      (600, {"validation_fraction": 0.0}, False), (600, {"validation_fraction": 0.2}, False),
      (598, {"validation_fraction": 0.2}, True), (6000, {"validation_fraction": 0.01}, True)],
 )  # fmt: skip
-def test_small_tables_and_no_others_are_crossed(rows, changes, crosses):
-    common = {"members": 4, "crossed": True, "calibrate": True}
+def test_small_tables_and_no_others_are_judged_out_of_fold(rows, changes, expected):
+    common = {"members": 4, "out_of_fold": True, "calibrate": True}
     settings = TableModelSettings(**{**common, **changes})
-    assert settings.crosses(rows) == crosses
+    assert settings.is_out_of_fold(rows) == expected
     held, train = table_split(rows, settings)
     assert len(held) + len(train) == rows
-    if crosses:
+    if expected:
         assert len(held) == 0
 
 
@@ -75,21 +76,21 @@ def test_rows_are_judged_by_the_mean_density_of_members_that_left_them_out():
     with torch.no_grad():
         for member in (network, *network.others):
             member.out.weight.mul_(20)
-    crossing = Crossing(200, 4, seed=0)
+    out_of_fold = OutOfFold(200, 4, seed=0)
     codes, values = cells(200)
     seen = torch.tensor([[True, False], [False, False]])[torch.arange(200) % 2]
-    rows = crossing.judging[:50]
+    rows = out_of_fold.judging[:50]
     block = codes[rows], values[rows], seen[rows]
     with torch.no_grad():
-        found = crossing.log_likelihood(network, rows, *block)
+        found = out_of_fold.log_likelihood(network, rows, *block)
         members = torch.stack([
             member.column_log_likelihood(member._mixtures(*block, None), *block)
             for member in (network, *network.others)
         ]).double()  # fmt: skip
     for k, row in enumerate(rows):
-        own = members[crossing.left_out[row].nonzero()[:, 0], k]
+        own = members[out_of_fold.left_out[row].nonzero()[:, 0], k]
         expected = own.exp().mean(0).log()
-        others = members[(~crossing.left_out[row]).nonzero()[:, 0], k].exp().mean(0).log()
+        others = members[(~out_of_fold.left_out[row]).nonzero()[:, 0], k].exp().mean(0).log()
         hidden = ~seen[row]
         torch.testing.assert_close(found[k].double()[hidden], expected[hidden])
         assert not torch.allclose(found[k].double()[hidden], others[hidden])
@@ -99,7 +100,7 @@ def task_of(weighted):
     codes, values = cells(200)
     weights = torch.rand(200, generator=torch.Generator().manual_seed(1)) if weighted else None
     settings = TableModelSettings(
-        width=8, blocks=1, members=4, dropout=0.0, calibrate=True, crossed=True
+        width=8, blocks=1, members=4, dropout=0.0, calibrate=True, out_of_fold=True
     )
     task = TableModelTask(LAYOUT, TableRows(codes, values, weights), settings)
     task.prepare(make_fabric("cpu", "32-true"), None)
@@ -123,7 +124,7 @@ def test_a_member_learns_nothing_from_rows_that_it_leaves_out(weighted):
     assert len(task._train) == 200
     before, values = gradients(task), task._rows.values
     for member in range(4):
-        changed = torch.where(task._crossing.left_out[:, [member]], values + 1, values)
+        changed = torch.where(task._out_of_fold.left_out[:, [member]], values + 1, values)
         task._rows = task._rows._replace(values=changed)
         for other, gradient in enumerate(gradients(task)):
             assert torch.equal(before[other], gradient) == (other == member)
@@ -155,11 +156,11 @@ def needed(errors, scale, values):
 def test_all_members_get_what_their_mean_density_needs(members, differ, scale):
     rng = np.random.default_rng(members)
     rows = 8000
-    crossing = Crossing(rows, members, seed=0)
+    out_of_fold = OutOfFold(rows, members, seed=0)
     # Targets around zero, and members that are off by what they differ.
     values, errors = rng.normal(size=rows), differ * rng.normal(size=(rows, members))
     network = Told(LAYOUT, width=4, blocks=1, components=1, members=members)
-    some = crossing.judging
+    some = out_of_fold.judging
     count = len(some) * members
     means = torch.from_numpy(errors[some].T.reshape(-1, 1, 1)).float()
     network.told = ColumnParts(
@@ -171,8 +172,8 @@ def test_all_members_get_what_their_mean_density_needs(members, differ, scale):
     of_rows = torch.from_numpy(values[some, None]).float()
     weights = torch.ones(len(some), 1)
     with torch.no_grad():
-        crossing.calibrate(network, some, codes, of_rows, known, weights)
-    found = float(network.spread[0])
+        out_of_fold.calibrate(network, some, codes, of_rows, known, weights)
+    found = float(network.log_scale_offset[0])
     for_all = needed(errors, scale, values)
     for_two = needed(errors[:, :2], scale, values)
     # Of members that differ much the line is wide rather than narrow, and nearer than two are.
@@ -182,9 +183,9 @@ def test_all_members_get_what_their_mean_density_needs(members, differ, scale):
 
 def test_rows_without_weight_do_not_count():
     members, rows = 4, 400
-    crossing = Crossing(rows, members, seed=0)
+    out_of_fold = OutOfFold(rows, members, seed=0)
     network = TableNetwork(LAYOUT, width=8, blocks=1, members=members).eval()
-    some = crossing.judging
+    some = out_of_fold.judging
     codes, values = cells(rows)
     known = torch.tensor([[True, False]]).expand(len(some), 2)
     weights = torch.ones(len(some), 2)
@@ -193,8 +194,8 @@ def test_rows_without_weight_do_not_count():
     for far in (0.0, 3.0):
         values[some[50:]] += far
         with torch.no_grad():
-            crossing.calibrate(network, some, codes[some], values[some], known, weights)
-        found.append((network.spread.clone(), network.heat.clone()))
+            out_of_fold.calibrate(network, some, codes[some], values[some], known, weights)
+        found.append((network.log_scale_offset.clone(), network.log_temperature.clone()))
     torch.testing.assert_close(found[0], found[1])
     assert float(found[0][0].abs()) > 0.01
 
@@ -214,7 +215,7 @@ def test_intervals_of_a_small_table_hold_what_they_say():
     assert 0 < model.n_iter_ < 200
     calibrated = share_inside(model, new)
     assert calibrated == pytest.approx(0.9, abs=0.025)
-    model.network_.spread.zero_()
+    model.network_.log_scale_offset.zero_()
     assert share_inside(model, new) < calibrated - 0.02
 
 
@@ -225,8 +226,8 @@ def test_gaps_categories_and_all_columns():
     table.loc[rng.random(150) < 0.2, "b"] = np.nan
     model = km.TableModel(width=8, blocks=1, steps=8, members=3, calibrate=True, random_state=0)
     model.fit(table, sample_weight=rng.uniform(0.5, 2, 150))
-    assert float(model.network_.spread.abs().min()) > 0
-    assert float(model.network_.heat[-1].abs()) > 0
+    assert float(model.network_.log_scale_offset.abs().min()) > 0
+    assert float(model.network_.log_temperature[-1].abs()) > 0
     assert np.isfinite(model.score_samples(table)).all()
     assert len(model.sample(20, given={"kind": "u"})) == 20
 
@@ -256,7 +257,7 @@ def test_processes_that_share_a_batch_have_its_gradient(weighted):
 def test_stopped_and_resumed_is_the_same(tmp_path):
     codes, values = cells(300)
     settings = TableModelSettings(width=8, blocks=1, steps=30, batch_size=40, members=4,
-                                  target=1, target_share=0.5, crossed=True)  # fmt: skip
+                                  target=1, target_share=0.5, out_of_fold=True)  # fmt: skip
     ends = []
     for stops in (False, True):
         trainer = Trainer(TableModelTask(LAYOUT, TableRows(codes, values), settings), "cpu")
@@ -268,6 +269,6 @@ def test_stopped_and_resumed_is_the_same(tmp_path):
             trainer.load(tmp_path / "last")
         trainer.run()
         ends.append(trainer.task.model.state_dict())
-    assert float(ends[0]["spread"].abs()) > 0
+    assert float(ends[0]["log_scale_offset"].abs()) > 0
     for name, tensor in ends[0].items():
         assert torch.equal(tensor, ends[1][name]), name

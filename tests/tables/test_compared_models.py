@@ -61,7 +61,7 @@ def test_a_gaussian_table_ends_no_worse_than_one_gaussian(gaussian):
     np.testing.assert_allclose(gaussian.score(table).to_numpy().mean(), truth.mean(), atol=0.05)
 
 
-def test_what_is_said_of_a_contest(gaussian):
+def test_what_is_said_of_compared_models(gaussian):
     assert "All columns are numbers" in gaussian.notes(None)[0]
     page = (gaussian.folder / "report.html").read_text()
     assert "chosen by the log-density of 60 held-out rows" in page
