@@ -304,6 +304,8 @@ class TableModel(TableAnswers, BaseEstimator):
         """Write schema, settings and weights to one file, for `load`."""
         check_is_fitted(self, "network_")
         told = {name: value for name, value in self.get_params().items() if name != "random_state"}
+        if self.budget is None:
+            del told["budget"]
         told |= {"width": self.network_.width, "blocks": len(self.network_.blocks)}
         content = {"format": FORMAT, "version": VERSION, "schema": self.schema_.to_dict(),
                    **self.network_.layout.relations(self.schema_),

@@ -408,8 +408,8 @@ class TableModelTask(Task):
     def content(self) -> dict[str, Any]:
         """What has been best so far."""
         least = None if math.isinf(self._least) else self._least
-        timed = {} if self.course.seconds is None else {"course": self.course.content()}
-        return {"least": least, "best_step": self._best_step, "ended": self.ended, **timed}
+        return {"least": least, "best_step": self._best_step, "ended": self.ended,
+                "course": self.course.content()}  # fmt: skip
 
     def extras(self) -> dict[str, Tensor]:
         """The order of the epoch, and the best weights."""
@@ -426,8 +426,7 @@ class TableModelTask(Task):
                       for n, t in tensors.items() if n.startswith("kept.")}  # fmt: skip
         self._least = math.inf if content["least"] is None else content["least"]
         self._best_step, self.ended = content["best_step"], content["ended"]
-        if "course" in content:
-            self.course.restore(content["course"], int(content["step"]))
+        self.course.restore(content["course"], int(content["step"]))
 
 
 def _row_losses(found: Tensor, known: Tensor, factors: Tensor) -> Tensor:  # (N, D) -> (N,)
