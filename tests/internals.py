@@ -390,6 +390,7 @@ if TYPE_CHECKING:
         schema_of,
     )
     from kermix.tables.sketch_sampling import typed_sample
+    from kermix.training.budget import Course, in_words, seconds_of
     from kermix.training.checkpoints import RunningAverage, load_checkpoint, save_checkpoint
     from kermix.training.conditional import (
         ConditionalTask,
