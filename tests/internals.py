@@ -404,7 +404,7 @@ if TYPE_CHECKING:
     from kermix.training.product_training import TableTask, fit_table
     from kermix.training.samples_task import RowTask, Split, build_model, build_trainer
     from kermix.training.samples_task import split_rows as build_split_rows
-    from kermix.two_sample.aggregate import aggregate_rows
+    from kermix.two_sample.aggregate import aggregate_rows, shares_of_parts
     from kermix.two_sample.classifier_test import auc, tell_apart
     from kermix.two_sample.column_scores import (
         FEWEST_ROWS,

@@ -51,6 +51,7 @@ from kermix.two_sample.permutation import (
 )
 
 __all__ = [
+    "KERNELS",
     "TOGETHER",
     "AggregateTest",
     "ColumnTest",

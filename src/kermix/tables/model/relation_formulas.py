@@ -246,8 +246,10 @@ class Sums:
         x, y = cells[:, list(sources)], cells[:, place]
         found = trimmed(x, y, np.array(factors), 1 - self.options.share)
         spread = float(np.subtract(*np.quantile(y, (0.95, 0.05)))) or float(y.std())
-        if (np.abs(found) * x.std(0) < 3e-4 * spread).any():
-            return None  # a source that says nothing
+        with np.errstate(over="ignore", invalid="ignore"):  # squares of numbers near the largest
+            says_nothing = np.abs(found) * x.std(0) < 3e-4 * spread
+        if says_nothing.any():
+            return None
         if not self._may_add(place, sources, found):
             return None
         half = self.columns.half_units[place] + 1e-9 * np.abs(y)
