@@ -343,8 +343,10 @@ def _step_of(own: np.ndarray, share: float, fewest: int = 40) -> tuple[int, int]
         enough = min(counts.max() / len(own[::2]), on.mean()) >= share
         if enough and len(np.unique(judged[on])) >= 6:
             found.append((float(on.mean()), step, start))
-    most = max(found, default=(0.0, 0, 0))[0]
-    good = [(step, start) for kept, step, start in found if kept >= most - 0.02]
+    # Of exceptions some are on a lattice by chance: every second one on that of even numbers.
+    broken = [(1 - kept) / (1 - 1 / step) for kept, step, _ in found]
+    good = [(step, start) for exceptions, (_, step, start) in zip(broken, found, strict=True)
+            if exceptions <= min(broken) + 0.02]  # fmt: skip
     return max(good, default=None)
 
 
@@ -407,7 +409,13 @@ def _same_unit(columns: RawColumns, a: int, b: int) -> bool:
 
 
 def _order(
-    columns: RawColumns, cells: np.ndarray, a: int, b: int, light: np.ndarray, share: float
+    columns: RawColumns,
+    cells: np.ndarray,
+    a: int,
+    b: int,
+    light: np.ndarray,
+    share: float,
+    fewest: int = 50,
 ) -> Relation | None:
     shift = columns.origin(a) - columns.origin(b)
     some = slice(None, None, max(1, len(cells) // 800))
@@ -417,21 +425,32 @@ def _order(
     first, second = cells[light, a] + shift, cells[light, b]
     good = ~(np.isnan(first) | np.isnan(second))
     first, second = first[good], second[good]
-    if len(first) < 50:
+    if len(first) < fewest:
         return None
-    positive = min(first.min(), second.min()) > 0
-    first, second = _with_room(first, second)
-    gap = second - first
-    broken = float((gap < 0).mean())
-    by_chance = float((np.roll(second, len(second) // 2) < first).mean())
+    broken, by_chance = _broken_shares(first, second)
     if broken > 1 - share or by_chance < 0.02 or broken > 0.35 * by_chance:
         return None
-    if not _has_edge(gap):
+    with_room = _with_room(first, second)
+    if len(with_room[0]) < fewest or not all(map(_is_edge, (first, with_room[0]),
+                                                 (second, with_room[1]))):  # fmt: skip
         return None
+    ties = bool((first == second).any())
+    return OrderRelation(b, (a,), 1.0, ties, shift)
+
+
+def _broken_shares(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
+    """Of rows in which an order is broken, and of those that would break it by chance."""
+    shuffled = np.roll(second, len(second) // 2)
+    return float((second < first).mean()), float((shuffled < first).mean())
+
+
+def _is_edge(first: np.ndarray, second: np.ndarray) -> bool:
+    """Whether one number begins where the other is, also by their ratio if all are positive."""
+    if not _has_edge(second - first):
+        return False
     # Small numbers are near each other, whatever they are.
-    if positive and not _has_edge(np.log(second) - np.log(first), least=8.0):
-        return None
-    return OrderRelation(b, (a,), 1.0, bool((gap == 0).any()), shift)
+    positive = min(first.min(), second.min()) > 0
+    return not positive or _has_edge(np.log(second) - np.log(first), least=8.0)
 
 
 def _with_room(
