@@ -71,13 +71,18 @@ def check_settings(settings: Mapping[str, Any], target: str | None) -> None:
         table_settings(own, quick=False, target=None if target is None else 0)
     elif mixed := sorted(set(settings) & (OF_TABLES - _of_model(model))):
         raise OptionError(f"{mixed[0]} is a setting of the table model (model='table').")
-    if model not in ("codes", "code-mixture", "table"):
+    if set(settings) & _names_of_rows(model):
         _of_rows(settings)
 
 
 def _of_model(model: str | None) -> set[str]:
     """Settings of images, where a model of these is named."""
     return {*OF_IMAGES} if model in get_args(ImageModelName) else set()
+
+
+def _names_of_rows(model: str | None) -> set[str]:
+    """Settings of rows, unless a model that has others is named."""
+    return set() if model in ("codes", "code-mixture", "table") else {*FOR_ROWS.names}
 
 
 def _of_rows(settings: Mapping[str, Any]) -> FitSettings:

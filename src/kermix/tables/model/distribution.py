@@ -14,9 +14,8 @@ from kermix.data.readers.frames import build_frame
 from kermix.data.schema.columns import CategoryColumn, NumberColumn, rounded
 from kermix.data.schema.times import time_cells, zone_of
 from kermix.errors import OptionError
-from kermix.tables.model.network import ColumnParts, TableNetwork, log_scales_of
 
-__all__ = ["ColumnDistribution", "column_distribution"]
+__all__ = ["ColumnDistribution"]
 
 # Reasoned, no record.
 HALVINGS = 80
@@ -360,28 +359,3 @@ class ColumnDistribution:
                 f"Column {self.column.name} is a category: it has probabilities but no {what}."
             )
         return self.column
-
-
-@torch.no_grad()
-def column_distribution(
-    network: TableNetwork, parts: ColumnParts, place: int, column: CategoryColumn | NumberColumn
-) -> ColumnDistribution:
-    """The distribution of the column at a place among those that are modelled."""
-    first = int(network.layout.offsets[place])
-    logits = parts.logits[:, first : first + network.layout.units[place]]
-    logs = logits.double().log_softmax(1)
-    if network.within is not None:
-        logs = network.within.of_codes(place, logs, parts.values)
-    probabilities = logs.exp().cpu().numpy()
-    if place not in network.layout.numbers:
-        return ColumnDistribution(column, probabilities)
-    k = network.layout.numbers.index(place)
-    weights, means, scales = (
-        t.double().cpu().numpy()
-        for t in (
-            torch.softmax(parts.weights[:, k], -1),
-            parts.means[:, k],
-            log_scales_of(parts)[:, k].exp(),
-        )
-    )
-    return ColumnDistribution(column, probabilities, weights, means, scales)

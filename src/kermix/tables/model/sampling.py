@@ -1,4 +1,4 @@
-"""Rows drawn from a table network, densities of rows, and cells that are filled in.
+"""Rows drawn from a table network, densities of rows and columns, and cells that are filled in.
 
 A cell is filled by its most likely value (a category, or a number's mean) or by a draw; gaps that
 have no value stay.
@@ -13,11 +13,11 @@ from torch import Tensor
 
 from kermix.checks import rows_at_once
 from kermix.data.readers.frames import Frame
-from kermix.data.schema.columns import UNKNOWN
+from kermix.data.schema.columns import UNKNOWN, CategoryColumn, NumberColumn
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.tables.model.absences import Absence, where_absent
 from kermix.tables.model.conditioning import Cells, TableCells
-from kermix.tables.model.distribution import column_distribution
+from kermix.tables.model.distribution import ColumnDistribution
 from kermix.tables.model.equal_columns import copy_equal_columns
 from kermix.tables.model.exact_relations import EMPTY
 from kermix.tables.model.layout import TableLayout
@@ -27,6 +27,7 @@ __all__ = [
     "Gaps",
     "Rows",
     "chain_log_density",
+    "column_distribution",
     "complete",
     "draw_cells",
     "most_likely_cells",
@@ -122,7 +123,8 @@ def _completed(
     numbers = layout.number_of_column.to(codes.device)
     given = seen.clone()
     layout.transferred(codes, values, seen)
-    order = _drawing_order(layout, seen, generator)
+    # Columns of each row as they are drawn: those seen come last, and are never reached.
+    order = (layout.drawing_ranks.to(seen.device) + layout.columns * seen).argsort(1)
     left = (~seen).sum(1)
     beyond = torch.zeros(len(seen), dtype=torch.bool, device=codes.device)
     ends = torch.tensor(layout.ends).to(values) if layout.ends else None
@@ -156,18 +158,6 @@ def _completed(
         codes, values, broken = layout.exact.settle(codes, values, given)
         beyond |= broken
     return codes, values, beyond
-
-
-def _drawing_order(layout: TableLayout, seen: Tensor, generator: torch.Generator) -> Tensor:
-    """The columns of each row as they are drawn: those seen come last, and are never reached."""
-    if layout.in_order:
-        keys = (torch.arange(seen.shape[1], device=seen.device) / seen.shape[1]).repeat(
-            len(seen), 1
-        )
-    else:
-        keys = torch.rand(seen.shape, generator=generator, device=seen.device)
-    keys = keys + layout.drawing_keys.to(keys)
-    return (keys + layout.columns * (1 + seen.to(keys))).argsort(1)
 
 
 def _closed(
@@ -229,14 +219,13 @@ def _gumbel(like: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def orders_of(layout: TableLayout, count: int, generator: torch.Generator) -> Tensor:  # (O, D)
-    """The order in which rows are drawn, if there is one, and random ones.
+    """The order in which rows are drawn, and random ones.
 
     Each is followed by its reverse, so that two of them differ. Links come first: what is equal
     has no density of its own.
     """
     keys = torch.rand((count + 1) // 2, layout.columns, generator=generator)
-    if layout.in_order:
-        keys[0] = torch.arange(layout.columns) / layout.columns
+    keys[0] = torch.arange(layout.columns) / layout.columns
     keys = torch.stack([keys, 1 - keys], 1).flatten(0, 1)[:count]
     return (keys + layout.drawing_keys).argsort(1)
 
@@ -304,6 +293,31 @@ def _along(
         total += (here + derivatives[:, column]).masked_fill(~new, 0.0)
         seen[:, column] |= known[:, column]
     return total
+
+
+@torch.no_grad()
+def column_distribution(
+    network: TableNetwork, parts: ColumnParts, place: int, column: CategoryColumn | NumberColumn
+) -> ColumnDistribution:
+    """The distribution of the column at a place among those that are modelled."""
+    first = int(network.layout.offsets[place])
+    logits = parts.logits[:, first : first + network.layout.units[place]]
+    logs = logits.double().log_softmax(1)
+    if network.within is not None:
+        logs = network.within.of_codes(place, logs, parts.values)
+    probabilities = logs.exp().cpu().numpy()
+    if place not in network.layout.numbers:
+        return ColumnDistribution(column, probabilities)
+    k = network.layout.numbers.index(place)
+    weights, means, scales = (
+        t.double().cpu().numpy()
+        for t in (
+            torch.softmax(parts.weights[:, k], -1),
+            parts.means[:, k],
+            log_scales_of(parts)[:, k].exp(),
+        )
+    )
+    return ColumnDistribution(column, probabilities, weights, means, scales)
 
 
 @torch.no_grad()
