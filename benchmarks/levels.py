@@ -50,7 +50,7 @@ PART_SECONDS = 60.0
 ROUNDS = 3
 FRESH = 500_000  # repetitions of the next round begin there
 FEWEST = 20  # repetitions by which a rate is judged, unless it is far off
-ORDER = ("error", "too high", "low", "low, allowed", "too few", "right", "refused")
+ORDER = ("error", "too high", "low", "too few", "right", "low, allowed", "refused")
 
 
 @dataclass
@@ -241,7 +241,7 @@ class Result:
             "worst": worst,
             "rate": statistics[worst]["rate"],
             "se": statistics[worst]["se"],
-            "why_low": cell.why or None,
+            "why_low": cell.why_low(worst) or None,
             "raw_n_m_d": [*cell.rows, cell.d],
             "raw_permutations": cell.permutations,
             "raw_seconds": self.seconds,
@@ -341,7 +341,10 @@ def measure_cells(name: str, cells: Sequence[Cell], about: str) -> None:
         about: What is told about it.
     """
     parser = argparse.ArgumentParser(description=about.split("\n")[0])
-    parser.add_argument("--cells", default="", help="cells whose names hold this; default: all")
+    parser.add_argument(
+        "--cells", default="",
+        help="cells whose names hold this, or one of these by semicolons; default: all",
+    )  # fmt: skip
     parser.add_argument("--processes", type=int, default=None)
     parser.add_argument("--repetitions", type=int, default=1000, help="at most")
     parser.add_argument("--budget", type=float, default=1e9, help="most seconds for a cell")
@@ -356,7 +359,7 @@ def measure_cells(name: str, cells: Sequence[Cell], about: str) -> None:
         "not named are kept",
     )  # fmt: skip
     asked = parser.parse_args()
-    chosen = [cell for cell in cells if asked.cells in cell.name]
+    chosen = [c for c in cells if any(part in c.name for part in asked.cells.split(";"))]
     path = asked.out / f"{name}-{machine_name()}.json"
     record = {"benchmark": name, "quick": False, **environment()}
     begun = begun_cells(path, record["commit"]) if asked.resume else []

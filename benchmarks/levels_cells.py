@@ -5,6 +5,7 @@ Sizes lie on both sides of every switch to another algorithm that is documented:
 (`km.two_sample_test`).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -37,9 +38,12 @@ class Cell:
     groups: str = ""
     in_order: bool = False
     why: str = ""  # why rates below the level are allowed here
+    why_of: Mapping[str, str] = field(default_factory=dict, repr=False)  # of single statistics
 
     def why_low(self, statistic: str) -> str:
         """Why this statistic may reject less often than the level; empty if it may not."""
+        if statistic in self.why_of:
+            return self.why_of[statistic]
         return self.why if self.why != COLUMN_TIES or "column" in statistic else ""
 
     def answers(self, data_seed: int, seed: int) -> Answers:

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from kermix.data.schema.columns import CategoryColumn, NumberColumn
-from kermix.data.schema.mixed_rows import MixedRows
-from kermix.data.sources import Sources
+from kermix.data.sources import (
+    MixedRows,
+    Sources,
+)
 from kermix.kernels.distances import Layout
 from kermix.kernels.subsets import distinct_rows
 from kermix.two_sample.column_scores import (

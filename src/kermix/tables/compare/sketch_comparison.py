@@ -117,7 +117,6 @@ def compare_sketches(x: Any, y: Any, level: float = 0.05, widest: float = 0.1) -
         sizes=rows,
         used=rows,
         columns=() if x.origin is None else x.origin.columns,
-        variances=(),
         reading_notes=(),
         _details=Known(Details(tuple(measures), {}, tuple(notes))),
         _judge=Known(judge_sketches(test, names, rows, level)),

@@ -32,8 +32,8 @@ from kermix.evaluation.sample_distances import (
 from kermix.evaluation.spectra import spectrum_of_moments
 from kermix.kernels.gaussian import GaussianKernel
 from kermix.kernels.others import PointKernel
+from kermix.sketches.accumulation import Moments
 from kermix.sketches.features import FeatureMap
-from kermix.sketches.sketch import Moments
 from kermix.tables.compare.column_changes import (
     ColumnValues,
     ComparedRows,

@@ -265,11 +265,25 @@ class Relation:
         content["place"] = names.index(saved["place"])
         content["sources"] = tuple(names.index(name) for name in saved["sources"])
         kinds: dict[str, type[Relation]] = {kind.kind: kind for kind in Relation.__subclasses__()}
-        return kinds[saved["kind"]](**content)
+        relation = kinds[saved["kind"]](**content)
+        for name, shape in relation.shapes.items():
+            _check_numbers(name, getattr(relation, name), shape)
+        return relation
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the numbers that it computes with."""
+        return {}
 
 
 def _tuples(value: Any) -> Any:
     return tuple(_tuples(v) for v in value) if isinstance(value, list | tuple) else value
+
+
+def _check_numbers(name: str, numbers: Any, shape: tuple[int, ...]) -> None:
+    read = np.array(numbers)
+    if read.dtype.kind not in "iuf" or read.shape != shape:
+        raise ValueError(f"{name}={numbers!r:.80} of a relation, not numbers of shape {shape}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,6 +293,11 @@ class LinearRelation(Relation):
     kind = "linear"
     factors: tuple[float, ...]
     constant: float = 0.0
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the numbers that it computes with."""
+        return {"factors": (len(self.sources),), "constant": ()}
 
     def expected(self, cells: np.ndarray) -> np.ndarray:
         """What the column should be, before it is rounded."""
@@ -336,6 +355,11 @@ class PowerRelation(Relation):
     powers: tuple[float, ...]
     factor: float = 1.0
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the numbers that it computes with."""
+        return {"powers": (len(self.sources),), "factor": ()}
+
     def expected(self, cells: np.ndarray) -> np.ndarray:
         """What the column should be, before it is rounded."""
         with np.errstate(all="ignore"):
@@ -386,6 +410,11 @@ class LookupRelation(Relation):
     keys: tuple[tuple[float, ...], ...]  # of all sources
     values: tuple[float, ...]
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the numbers that it computes with."""
+        return {"keys": (len(self.values), len(self.sources)), "values": (len(self.values),)}
+
     @cached_property
     def _table(self) -> dict[tuple[float, ...], float]:
         return dict(zip(self.keys, self.values, strict=True))
@@ -410,6 +439,11 @@ class StepRelation(Relation):
     kind = "steps"
     step: float
     start: float = 0.0
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the numbers that it computes with."""
+        return {"step": (), "start": ()}
 
     @property
     def determines(self) -> bool:
@@ -443,6 +477,11 @@ class OrderRelation(Relation):
     kind = "order"
     ties: bool = True
     shift: float = 0.0  # what is added to the source's raw cells for the column's own
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the numbers that it computes with."""
+        return {"shift": ()}
 
     @property
     def determines(self) -> bool:

@@ -15,13 +15,14 @@ from kermix.tables.model.calibration import OutOfFold, calibrate
 from kermix.tables.model.layout import TableLayout
 from kermix.tables.model.network import TableNetwork
 from kermix.tables.model.sampling import network_rows_at_once
-from kermix.tables.model.table_settings import FEWEST_HELD_OUT, TableModelSettings
+from kermix.tables.model.table_settings import FEWEST_HELD_OUT, REPORTS, TableModelSettings
 from kermix.tables.model.training_rows import (
     LARGEST_SHUFFLE,
     StoredRows,
     TableRows,
     table_split,
 )
+from kermix.training.budget import Course
 from kermix.training.checkpoints import RunningAverage
 from kermix.training.loop import Forward, Row, Task, adam, learning_rate
 
@@ -124,10 +125,12 @@ class TableModelTask(Task):
         rows: TableRows | StoredRows,
         settings: TableModelSettings,
         network: TableNetwork | None = None,
-        looks: int = 4096,
+        looks: int | None = None,
+        course: Course | None = None,
     ) -> None:
         self.settings = settings
-        self._looks = looks
+        self.course = course or Course(settings.steps)
+        self._looks = settings.looks(rows.rows) if looks is None else looks
         self._rows: TableRows | StoredRows = rows
         self._goes_on = network is not None
         with torch.random.fork_rng(devices=[]):
@@ -185,12 +188,20 @@ class TableModelTask(Task):
     @property
     def total(self) -> int:
         """Steps."""
-        return self.settings.steps
+        return self.course.total
+
+    @property
+    def reports_every(self) -> int:
+        """Steps between two reports, of those that were planned at first."""
+        return max(1, self.settings.steps // REPORTS)
+
+    def begin(self) -> None:
+        """The time begins."""
+        self.course.begin()
 
     def learning_rate(self, step: int) -> float:
         """One rise and fall."""
-        share = step / self.settings.steps
-        return learning_rate(share, self.settings.learning_rate, warmup=0.05)
+        return learning_rate(self.course.share(step), self.settings.learning_rate, warmup=0.05)
 
     def kind(self, step: int) -> str | None:
         """All steps are of one kind, unless lines are solved for or rows are in a file."""
@@ -313,6 +324,7 @@ class TableModelTask(Task):
                 self._keep(step, row["metric"])
             waited = (step - self._best_step) / self.reports_every
             self.ended = waited >= self.settings.patience
+        self.course.report(step)
         return row
 
     def _keep(self, step: int, metric: float) -> None:
@@ -395,7 +407,8 @@ class TableModelTask(Task):
     def content(self) -> dict[str, Any]:
         """What has been best so far."""
         least = None if math.isinf(self._least) else self._least
-        return {"least": least, "best_step": self._best_step, "ended": self.ended}
+        return {"least": least, "best_step": self._best_step, "ended": self.ended,
+                "course": self.course.content()}  # fmt: skip
 
     def extras(self) -> dict[str, Tensor]:
         """The order of the epoch, and the best weights."""
@@ -412,6 +425,7 @@ class TableModelTask(Task):
                       for n, t in tensors.items() if n.startswith("kept.")}  # fmt: skip
         self._least = math.inf if content["least"] is None else content["least"]
         self._best_step, self.ended = content["best_step"], content["ended"]
+        self.course.restore(content["course"], int(content["step"]))
 
 
 def _row_losses(found: Tensor, known: Tensor, factors: Tensor) -> Tensor:  # (N, D) -> (N,)

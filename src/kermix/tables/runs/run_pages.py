@@ -29,9 +29,10 @@ from kermix.tables.runs.target_quality import (
 )
 from kermix.training.loop import Row
 
-__all__ = ["NETWORK", "conditional_cards", "write_table_report", "write_target_report"]
+__all__ = ["ANSWER", "NETWORK", "conditional_cards", "write_table_report", "write_target_report"]
 
 NETWORK = "table model"
+ANSWER = "answer"  # the number that is a sentence, where a model is not good yet
 
 
 def write_table_report(
@@ -72,7 +73,8 @@ def write_table_report(
     run.write_page("table", f"{_capital(model)} of {Path(run.config['data']).name}", {
         "model": model,
         "network": model == NETWORK,
-        "rows": rows,
+        "poor": dict(rows).get(ANSWER),
+        "rows": [row for row in rows if row[0] != ANSWER],
         "quality": quality,
         "best": max(quality.references, key=lambda reference: reference[1]),
         "told_apart": None if quality.auc is None or quality.interval is None
