@@ -332,7 +332,9 @@ class ExactRelations:
         given: np.ndarray,
         at_last: bool = True,
     ) -> tuple[EncodedTable, np.ndarray]:
-        """Completed rows in which relations hold to the last digit, and where one still does not.
+        """Completed rows in which relations hold to the last digit, and where one does not yet.
+
+        An exception that keeps its relation by chance is none yet, either.
 
         A column that was drawn follows from its sources; where it was given itself, a source that
         was drawn is moved to the nearest value from which it follows.
@@ -354,6 +356,8 @@ class ExactRelations:
             self._follow(relation, cells, encoded, flags[:, k] == HOLDS, given, at_last)
         for k, relation in enumerate(self.relations):
             broken |= (flags[:, k] == HOLDS) & self._is_broken(relation, cells, at_last)
+            exceptions = (flags[:, k] == BROKEN) & relation.known(cells)
+            broken[exceptions] |= relation.holds(self.columns, cells[exceptions])
         return encoded, broken
 
     def _follow(
