@@ -1,4 +1,4 @@
-"""Rows drawn from a table network, densities of rows and columns, and cells that are filled in.
+"""Rows drawn from a table network, densities of rows, and cells that are filled in.
 
 A cell is filled by its most likely value (a category, or a number's mean) or by a draw; gaps that
 have no value stay.
@@ -13,11 +13,11 @@ from torch import Tensor
 
 from kermix.checks import rows_at_once
 from kermix.data.readers.frames import Frame
-from kermix.data.schema.columns import UNKNOWN, CategoryColumn, NumberColumn
+from kermix.data.schema.columns import UNKNOWN
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.tables.model.absences import Absence, where_absent
 from kermix.tables.model.conditioning import Cells, TableCells
-from kermix.tables.model.distribution import ColumnDistribution
+from kermix.tables.model.distribution import column_distribution
 from kermix.tables.model.equal_columns import copy_equal_columns
 from kermix.tables.model.exact_relations import EMPTY
 from kermix.tables.model.layout import TableLayout
@@ -27,7 +27,6 @@ __all__ = [
     "Gaps",
     "Rows",
     "chain_log_density",
-    "column_distribution",
     "complete",
     "draw_cells",
     "most_likely_cells",
@@ -293,31 +292,6 @@ def _along(
         total += (here + derivatives[:, column]).masked_fill(~new, 0.0)
         seen[:, column] |= known[:, column]
     return total
-
-
-@torch.no_grad()
-def column_distribution(
-    network: TableNetwork, parts: ColumnParts, place: int, column: CategoryColumn | NumberColumn
-) -> ColumnDistribution:
-    """The distribution of the column at a place among those that are modelled."""
-    first = int(network.layout.offsets[place])
-    logits = parts.logits[:, first : first + network.layout.units[place]]
-    logs = logits.double().log_softmax(1)
-    if network.within is not None:
-        logs = network.within.of_codes(place, logs, parts.values)
-    probabilities = logs.exp().cpu().numpy()
-    if place not in network.layout.numbers:
-        return ColumnDistribution(column, probabilities)
-    k = network.layout.numbers.index(place)
-    weights, means, scales = (
-        t.double().cpu().numpy()
-        for t in (
-            torch.softmax(parts.weights[:, k], -1),
-            parts.means[:, k],
-            log_scales_of(parts)[:, k].exp(),
-        )
-    )
-    return ColumnDistribution(column, probabilities, weights, means, scales)
 
 
 @torch.no_grad()
