@@ -1,10 +1,10 @@
 """What a fit took, and what more time would probably bring."""
 
 from kermix.runs.run import Outcome
-from kermix.tables.compare.verdict import area_text
 from kermix.tables.model.table_settings import TableModelSettings
 from kermix.tables.runs.table_quality import TableQuality
 from kermix.training.budget import BEST, DEFAULT, QUICK, in_words, seconds_of
+from kermix.two_sample.classifier_test import area_text
 
 __all__ = ["longer_budget", "not_good_yet", "steps_told"]
 

@@ -24,10 +24,11 @@ from kermix.tables.compare.column_changes import (
     variation,
 )
 from kermix.tables.compare.column_charts import encoded_values, step_of
-from kermix.tables.compare.verdict import classify
 from kermix.tables.model.distribution import ColumnDistribution
 from kermix.tables.model.training_rows import closest_distances, copies
 from kermix.training.mixture_search import gaussian_log_densities
+from kermix.two_sample.classifier_test import tell_apart
+from kermix.two_sample.permutation import own_generator
 
 __all__ = [
     "Conditional",
@@ -126,7 +127,7 @@ def judge_samples(
     fitted = data[train]
     judged = data[np.sort(held) if len(held) else np.sort(train[: len(log_density)])]
     rows = _read_as(schema, tables)
-    apart = classify(rows)
+    apart = tell_apart(rows.pooled, rows.n, rows.places, own_generator(0))
     modelled = {column.name for column in schema.modelled}
     values = {name: rows.column(name) for name in rows.names if name in modelled}
     pairs, floor = _pairs(values, rows.n)

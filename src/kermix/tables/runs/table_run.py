@@ -455,8 +455,8 @@ def _numbers(
     kept: int,
     settings: TableModelSettings,
 ) -> Numbers:
-    from kermix.tables.compare.verdict import area_text
     from kermix.tables.runs.more_time import steps_told
+    from kermix.two_sample.classifier_test import area_text
 
     schema = data.schema
     kinds = [c.kind for c in schema.columns]
