@@ -342,9 +342,9 @@ if TYPE_CHECKING:
     from kermix.tables.model.layout import (
         REGRESSORS,
         TableLayout,
-        find_regressors,
         regressor_places,
     )
+    from kermix.tables.model.layout_search import find_regressors
     from kermix.tables.model.linear_relations import (
         FINEST,
         RIDGE,
