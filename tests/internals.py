@@ -111,7 +111,8 @@ if TYPE_CHECKING:
     from kermix.data.readers.dialect import look_at_csv, truth_words
     from kermix.data.readers.frames import as_frame
     from kermix.data.readers.number_forms import NumberForm, look_at_numbers
-    from kermix.data.readers.reading import open_files, read_alike, read_frame
+    from kermix.data.readers.parts import open_files
+    from kermix.data.readers.reading import read_alike, read_frame
     from kermix.data.schema.alignment import with_same_times
     from kermix.data.schema.columns import (
         CategoryColumn,
