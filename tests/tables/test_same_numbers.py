@@ -76,6 +76,14 @@ def test_a_pair_of_columns_has_one_difference_and_copies_one_share(results):
     assert judged["copies"] == fitted["copies"]
 
 
+def test_what_chance_makes_of_a_pair_is_one_number(results):
+    _, judged, fitted, pages = results
+    assert fitted["pair_floor"] == judged.tables.pairs.if_same > 0
+    assert f"pairs would differ by {fitted['pair_floor']:.3f} on average" in pages["fit"]
+    shown = {s.name: s.if_same for s in judged.scores}["pairs"]
+    assert shown == pytest.approx(1 - fitted["pair_floor"])
+
+
 def numbers(content, path=()):
     """Numbers of JSON, by their path."""
     parts = content.items() if isinstance(content, dict) else enumerate(content)

@@ -41,6 +41,7 @@ __all__ = [
     "share_change",
     "values_of_one",
     "variation",
+    "variation_by_chance",
 ]
 
 UNKNOWN = "(unknown)"
@@ -434,6 +435,13 @@ def variation(groups: np.ndarray, n: int) -> float:
     count = int(groups.max(initial=0)) + 1
     a, b = (np.bincount(g, minlength=count) / max(1, len(g)) for g in sides_of(groups, n))
     return float(np.abs(a - b).sum() / 2)
+
+
+def variation_by_chance(groups: np.ndarray, n: int) -> float:
+    """That to be expected of two samples of one distribution: shares are about normal."""
+    shares = np.bincount(groups) / len(groups)
+    unit = 1 / n + 1 / (len(groups) - n)
+    return float(np.sqrt(2 / math.pi * shares * (1 - shares) * unit).sum() / 2)
 
 
 def _of_numbers(values: ColumnValues, a: np.ndarray, b: np.ndarray) -> tuple[float, Change]:

@@ -5,7 +5,6 @@ sums over parts of the sets. The differences of columns are those that `km.compa
 SDMetrics is installed, it computes its own scores.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -41,6 +40,7 @@ from kermix.tables.compare.column_changes import (
     pair_groups,
     sides_of,
     variation,
+    variation_by_chance,
 )
 from kermix.tables.compare.verdict import Verdict
 from kermix.tables.evaluate.judged_data import (
@@ -523,15 +523,8 @@ def _differences(
     grouped: Sequence[tuple[tuple[str, ...], np.ndarray]], n: int
 ) -> TableDifferences:
     each = tuple((names, variation(groups, n)) for names, groups in grouped)
-    by_chance = [_by_chance(groups, n) for _, groups in grouped]
+    by_chance = [variation_by_chance(groups, n) for _, groups in grouped]
     return TableDifferences(each, float(np.mean(by_chance)) if by_chance else 0.0)
-
-
-def _by_chance(groups: np.ndarray, n: int) -> float:
-    """The total variation to be expected of equal distributions: shares are about normal."""
-    shares = np.bincount(groups) / len(groups)
-    unit = 1 / n + 1 / (len(groups) - n)
-    return float(np.sqrt(2 / math.pi * shares * (1 - shares) * unit).sum() / 2)
 
 
 def sdmetrics_scores(rows: ComparedRows) -> list[tuple[str, str, float]]:
