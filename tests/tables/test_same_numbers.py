@@ -106,6 +106,23 @@ def test_the_verdict_of_an_evaluation_is_that_of_the_comparison_number_by_number
     assert [one[f"rows/{k}"] for k in (0, 1)] == [two[f"rows/{k}"] for k in (0, 1)]
 
 
+def test_rows_that_repeat_others_are_left_out_of_both_alike():
+    first, second = flowers(120), flowers(120, 1)
+    second["tall"] += 10
+    second["id"], first["id"] = range(120), range(120)
+    twice = pd.concat([second, second[:40]])
+    found = km.compare(first, twice, permutations=39).verdict
+    judged = km.evaluate(first, twice, permutations=39, rank=20)
+    assert found.repeated == judged.verdict.repeated == (0, 40)
+    assert judged["classifier"] == found.effect
+    assert judged.verdict.interval == found.interval
+    assert judged.verdict.columns == found.columns
+    assert judged.verdict.pairs == found.pairs
+    assert {n: d for (n,), d in judged.tables.shape.each} == {
+        c.column: c.difference for c in found.columns
+    }
+
+
 def said(page):
     """Names and values on a page, without its charts."""
     shown = re.sub(r"<(svg|style|script).*?</\1>", "", page, flags=re.DOTALL)

@@ -318,25 +318,25 @@ def _spaces(
 def _verdict(
     data: JudgedData, level: float, permutations: int, seed: int
 ) -> tuple[Verdict, ComparedRows]:
-    """The test and its rows."""
-    rows = _principal(data)
-    again = repeats_beyond_coincidence(rows)
-    repeated = int(again[: data.n].sum()), int(again[data.n :].sum())
-    if any(repeated):
-        rows = rows.some((~again).nonzero()[:, 0], data.n - repeated[0])
+    """The test and its rows, which are those of `km.compare`."""
+    if data.counted is None:
+        rows, repeated = _principal(data)
+    else:
+        rows, repeated = ComparedRows.of(data.counted.read), data.counted.repeated
     task = JudgementTask(rows, data.names, level, permutations, seed, repeated)
     return task.find().verdict, rows
 
 
-def _principal(data: JudgedData, most: int = 128, components: int = 64) -> ComparedRows:
-    """The rows; of very many nameless columns (convention), their principal components."""
-    if data.table or data.points.shape[1] <= most:
-        return data.rows
+def _principal(data: JudgedData, components: int = 64) -> tuple[ComparedRows, tuple[int, int]]:
+    """Principal components of rows, and how many were left out because they repeat others."""
     # A function of the pooled rows, whatever their order: labels can still be exchanged.
-    centred = data.points - data.points.mean(0)
-    _, vectors = torch.linalg.eigh(centred.mT @ centred)
-    turned = centred @ vectors[:, -components:]
-    return ComparedRows(turned, data.n, tuple(column_names(components)))
+    centered = data.points - data.points.mean(0)
+    _, vectors = torch.linalg.eigh(centered.mT @ centered)
+    turned = centered @ vectors[:, -components:]
+    rows = ComparedRows(turned, data.n, tuple(column_names(components)))
+    again = repeats_beyond_coincidence(rows)
+    repeated = int(again[: data.n].sum()), int(again[data.n :].sum())
+    return rows.some((~again).nonzero()[:, 0], data.n - repeated[0]), repeated
 
 
 def _classifier(verdict: Verdict) -> Iterator[Score]:

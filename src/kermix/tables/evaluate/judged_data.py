@@ -36,6 +36,7 @@ from kermix.sketches.accumulation import (
     summed,
 )
 from kermix.sketches.features import FeatureMap
+from kermix.tables.compare.coincidence import CountedOnce, counted_once
 from kermix.tables.compare.column_changes import ComparedRows
 from kermix.two_sample.error_bars import jackknife_variance
 
@@ -53,6 +54,7 @@ __all__ = [
 
 # Reasoned, no record.
 PARTS = 10
+NAMELESS_UP_TO = 128  # columns; of more, principal components are compared: a convention
 
 
 class Jackknife(NamedTuple):
@@ -191,6 +193,8 @@ class JudgedData:
         n: How many are real.
         held_out: Held-out real points, (k, d).
         rows: The rows in the user's columns, coded by both sets together.
+        counted: The same without rows that repeat others, as `km.compare` has them; None of very
+            many nameless columns (convention).
         every: Real, fake and held-out rows, coded by the real ones alone.
         table: Whether columns have names of their own.
         pictures: Real and fake pictures as bytes or numbers, (n, c, h, w) each.
@@ -202,6 +206,7 @@ class JudgedData:
     n: int
     held_out: Tensor | None
     rows: ComparedRows
+    counted: CountedOnce | None
     every: ComparedRows
     table: bool
     pictures: tuple[Tensor, Tensor] | None
@@ -253,12 +258,15 @@ def read_judged(
     every = _coded_by_real(read, given[2], reading)
     asked: Any = ("auto" if table else False) if standardize is None else standardize
     points = _points(every, len(first), asked, notes)
+    counted = None
+    if table or points.shape[1] <= NAMELESS_UP_TO:
+        counted = counted_once(read, given[:2], reading, strict)
     both, held = len(rows.pooled), len(every.pooled) > len(rows.pooled)
     if shown is not None:
         pictures = _pictures_of(shown, (len(first), len(second)))
     return JudgedData(
-        names, points[:both], len(first), points[both:] if held else None, rows, every, table,
-        pictures, tuple(notes),
+        names, points[:both], len(first), points[both:] if held else None, rows, counted, every,
+        table, pictures, tuple(notes),
     )  # fmt: skip
 
 
