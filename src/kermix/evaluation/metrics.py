@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from kermix.checks import check_count
 from kermix.costs.functions import svd_cost
 from kermix.errors import MissingExtraError, OptionError, RankError, SampleError, SketchError
-from kermix.evaluation.diversity import RESIDUAL, ken, novel_modes, rke, vendi
+from kermix.evaluation.diversity import ken, novel_modes, rke, vendi
 from kermix.evaluation.sample_distances import frechet_of_moments
 from kermix.evaluation.spectra import (
+    RESIDUAL,
     StableRule,
     checked_points,
     chosen_kernel,

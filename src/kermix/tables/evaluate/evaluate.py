@@ -17,8 +17,14 @@ from kermix.data.dataset import column_names
 from kermix.data.readers.common import AS_FOUND, ReadingOptions, reading_of
 from kermix.data.sources import are_sketches
 from kermix.errors import SampleError
-from kermix.evaluation.diversity import RESIDUAL, check_eta, ken
-from kermix.evaluation.spectra import RULES, chosen_kernel, feature_map_of, refuse_beside_sketch
+from kermix.evaluation.spectra import (
+    RESIDUAL,
+    RULES,
+    check_eta,
+    chosen_kernel,
+    feature_map_of,
+    refuse_beside_sketch,
+)
 from kermix.kernels.gaussian import (
     GaussianKernel,
     Kernel,
@@ -83,6 +89,7 @@ def evaluate_sketches(real: Any, fake: Any, eta: float, level: float) -> Evaluat
         level: At which p-values sets are called different.
     """
     from kermix.costs.functions import svd_cost
+    from kermix.evaluation.diversity import ken
     from kermix.tables.compare.sketch_comparison import open_sketches
 
     names, (x, y) = open_sketches(real, fake, ("real", "fake"))

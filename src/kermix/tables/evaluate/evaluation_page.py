@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kermix.evaluation.diversity import NovelMode
+from kermix.evaluation.spectra import NovelMode
 from kermix.pages.charts import gauge
 from kermix.pages.page import Page
 from kermix.pages.plot import Svg

@@ -16,19 +16,19 @@ import torch
 from torch import Tensor
 
 from kermix.costs.moments import fidelity, svd_interval
-from kermix.evaluation.diversity import (
-    NovelMode,
-    diversity_of,
-    modes_of,
-    novelty_of,
-    novelty_score,
-)
 from kermix.evaluation.sample_distances import (
     frechet_of_moments,
     kernel_distance,
     neighbour_scores,
 )
-from kermix.evaluation.spectra import spectrum_of_moments
+from kermix.evaluation.spectra import (
+    NovelMode,
+    diversity_of,
+    modes_of,
+    novelty_of,
+    novelty_score,
+    spectrum_of_moments,
+)
 from kermix.kernels.gaussian import GaussianKernel
 from kermix.kernels.others import PointKernel
 from kermix.sketches.accumulation import Moments
