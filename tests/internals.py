@@ -138,10 +138,10 @@ if TYPE_CHECKING:
     from kermix.evaluation.sample_distances import (
         frechet_distance,
         kernel_distance,
-        neighbour_scores,
-        neighbour_values,
+        neighbor_scores,
+        neighbor_values,
     )
-    from kermix.evaluation.sample_distances import nearest as neighbours_nearest
+    from kermix.evaluation.sample_distances import nearest as neighbors_nearest
     from kermix.evaluation.spectra import EXACT_UP_TO as spectra_EXACT_UP_TO
     from kermix.evaluation.spectra import Spectrum, number_interval
     from kermix.explore.query_service import QueryService, texts

@@ -64,7 +64,7 @@ from kermix.tables.evaluate.scores import (
     TableScores,
     distance_scores,
     kernel_in_words,
-    neighbour_scores_of,
+    neighbor_scores_of,
     number_of,
     ratio_bound,
     sdmetrics_scores,
@@ -256,7 +256,7 @@ def evaluate(
         data, spaces, options["eta"], options["modes"], options["exemplars"], verdict, seed
     )
     say("neighbors", 0.7)
-    near = neighbour_scores_of(data, options["neighbors"], seed)
+    near = neighbor_scores_of(data, options["neighbors"], seed)
     say("distances", 0.8)
     distances = distance_scores(data, seed)
     say("memorizing", 0.85)

@@ -71,8 +71,8 @@ def _modes(modes: Sequence[NovelMode], data: JudgedData, of_real: bool) -> list[
     found: list[dict[str, Any]] = []
     for mode in modes:
         line = f"About {100 * mode.excess:.2g} % of the {told}."
-        if data.pictures is not None:
-            pictures = data.pictures[0 if of_real else 1]
+        if data.images is not None:
+            pictures = data.images[0 if of_real else 1]
             found.append({"line": line, "png": _sheet(pictures[list(mode.exemplars)])})
         else:
             rows = [[str(r), *_cells(data, names, start + r)] for r in mode.exemplars]
@@ -90,8 +90,8 @@ def _copies(found: Evaluation, data: JudgedData) -> dict[str, Any] | None:
         shares += f", about {100 * memory.memorized:.2g} % near copies, those among them"
     told: dict[str, Any] = {"shares": shares, "pvalue": memory.pvalue, "png": None}
     pairs = memory.rows[:10]
-    if data.pictures is not None:
-        real, fake = data.pictures
+    if data.images is not None:
+        real, fake = data.images
         shown = torch.cat([fake[[a for a, _ in pairs]], real[[b for _, b in pairs]]])
         return {**told, "png": _sheet(shown, len(pairs))}
     names = _columns(data)
