@@ -48,6 +48,7 @@ from kermix.tables.runs.training_data import (
     schema_of,
     with_store,
 )
+from kermix.training.budget import Course
 from kermix.training.checkpoints import (
     check_declared,
     device_of,
@@ -71,6 +72,7 @@ __all__ = [
     "model_so_far",
     "parse_given",
     "read_as",
+    "rows_judged",
     "table_model",
     "told_of_open_cells",
 ]
@@ -139,7 +141,9 @@ def _target_dataset(run: Run) -> TableData:
 
 
 def _trainer(run: Run, data: TableData) -> Trainer[TableModelTask]:
-    task = TableModelTask(data.layout, data.to_train(), run.settings)
+    timed = run.config.get("course")
+    course = None if timed is None else Course(run.settings.steps, **timed)
+    task = TableModelTask(data.layout, data.to_train(), run.settings, course=course)
     devices, nodes, _ = run.ranks
     return Trainer(
         task, run.config["device"], run.config["precision"], devices=devices, nodes=nodes
@@ -371,7 +375,8 @@ def drawn_parts(model: Any, n: int, seed: int, blocks: int = 1, **options: Any) 
 
 def _finish(run: Run, data: TableData, outcome: Outcome) -> Numbers:
     """Write samples and report; returns the numbers to show."""
-    from kermix.tables.runs.run_pages import write_table_report
+    from kermix.tables.runs.more_time import not_good_yet
+    from kermix.tables.runs.run_pages import ANSWER, write_table_report
     from kermix.tables.runs.table_quality import conditionals_of
 
     held, train = data.split(run.settings)
@@ -384,7 +389,10 @@ def _finish(run: Run, data: TableData, outcome: Outcome) -> Numbers:
     quality = _judged(model, data, (drawn, samples), (held, train), densities)
     chosen = {"model": model.name, "models": densities} if densities else {}
     write_json(run.folder / "result.json", {**chosen, **quality.as_json()})
-    rows = _numbers(data, quality, outcome, model.n_iter_)
+    rows = _numbers(data, quality, outcome, model.n_iter_, run.settings)
+    poor = not_good_yet(quality, outcome, model.n_iter_, run.settings)
+    if poor:
+        rows.insert(0, (ANSWER, poor))
     if len(densities) > 1:
         rows.insert(0, ("model", f"{model.name}, chosen by the log-density of {len(held)} "
                         "held-out rows"))  # fmt: skip
@@ -396,11 +404,15 @@ def _finish(run: Run, data: TableData, outcome: Outcome) -> Numbers:
     return rows
 
 
+def rows_judged(data: TableData) -> int:
+    """How many rows are drawn for the report."""
+    return min(MOST_JUDGED, max(LEAST_JUDGED, len(data.encoded)))
+
+
 def _report_samples(run: Run, model: Any, data: TableData) -> Frame:
     """Rows for the report, which are kept in the folder."""
-    file, count = f"samples{run.config['form']}", len(data.encoded)
-    count = min(MOST_JUDGED, max(LEAST_JUDGED, count))
-    drawn = model.sample(count, random_state=run.settings.seed + 1, frame="arrow")
+    file = f"samples{run.config['form']}"
+    drawn = model.sample(rows_judged(data), random_state=run.settings.seed + 1, frame="arrow")
     with table_writer(run.folder / file, form=csv_form(run, file)) as writer:
         writer.write(drawn)
     types = {c.name: c.type for c in data.schema.columns}
@@ -446,8 +458,15 @@ def _compare_models(
             **{other.name: float(other.log_density.mean()) for other in others}}  # fmt: skip
 
 
-def _numbers(data: TableData, quality: "TableQuality", outcome: Outcome, kept: int) -> Numbers:
+def _numbers(
+    data: TableData,
+    quality: "TableQuality",
+    outcome: Outcome,
+    kept: int,
+    settings: TableModelSettings,
+) -> Numbers:
     from kermix.tables.compare.verdict import area_text
+    from kermix.tables.runs.more_time import steps_told
 
     schema = data.schema
     kinds = [c.kind for c in schema.columns]
@@ -464,18 +483,8 @@ def _numbers(data: TableData, quality: "TableQuality", outcome: Outcome, kept: i
         ("exact copies", f"{quality.copies:.2%} of the samples{of_held}"),
         ("data", f"{data.frame.name}: {counted(data.rows, 'row')}, "
          f"{counted(len(schema), 'column')} ({listed_kinds})"),
-        ("steps", _steps_told(outcome.step, kept)),
+        ("steps", steps_told(outcome, kept, settings)),
     ]  # fmt: skip
-
-
-def _steps_told(steps: int, kept: int) -> str:
-    """How many steps there were, which was kept, and whether more would probably help."""
-    if not kept:
-        return str(steps)
-    if kept == steps:
-        return f"{steps}; held-out rows gained to the end, so more steps would probably help"
-    return (f"{steps}, of which step {kept} was kept; held-out rows gained nothing after it, so "
-            "more steps would probably not help")  # fmt: skip
 
 
 def _refusal(run: Run, question: str) -> str | None:
