@@ -180,7 +180,7 @@ def neighbor_scores(
 
     Example:
         >>> x = torch.linspace(0, 1, 101)[:, None]
-        >>> found = neighbour_scores(x, x[:50] + 0.001, 3)
+        >>> found = neighbor_scores(x, x[:50] + 0.001, 3)
         >>> round(found.precision, 2), round(found.recall, 2), round(found.coverage, 2)
         (1.0, 0.52, 0.51)
     """
