@@ -215,8 +215,9 @@ class Schema:
     def notes(self) -> list[str]:
         """What is not as it may seem, and which columns are not modelled, a sentence each."""
         told = [*self.remarks]
-        written = [f"{c.name} (as in {c.form.write(np.ones(1))[0].strip()})"
-                   for c in self.numbers if c.form is not None]  # fmt: skip
+        written = [
+            f"{c.name} (as in {c.shown(c.high)})" for c in self.numbers if c.form is not None
+        ]
         if written:
             told.append(f"Read as numbers, though written as text: {listed(written)}.")
         for what, plural in (("constant", "constants"), ("key", "keys"), ("text", "free text")):
