@@ -45,7 +45,7 @@
           element("p", { class: "small quiet" }, `difference ${pair.difference.toFixed(3)}`));
       });
       kermix.replace(place,
-        element("p", {}, `${found.samples.toLocaleString("en")} samples against ${found.rows.toLocaleString("en")} rows. Differences are total variation distances: 0 if equal, 1 if nothing is in common; two halves of the data differ by about ${s.pair_floor.toFixed(3)} in a pair.`),
+        element("p", {}, `${found.samples.toLocaleString("en")} samples against ${found.rows.toLocaleString("en")} rows. Differences are total variation distances: 0 if equal, 1 if nothing is in common; if samples were like the data, pairs would differ by ${s.pair_floor.toFixed(3)} on average, by chance.`),
         kermix.table("Scores", ["score", "value"], rows, (text) => text, true),
         element("h2", {}, "Columns, the most different first"), kermix.legend("data", "samples"), element("div", { class: "cards" }, ...cards),
         element("h2", {}, "Pairs, the most different first"), kermix.legend("data", "samples"),
