@@ -1,7 +1,7 @@
 """Model files, sketches and run folders that were changed: one named error, or they are read."""
 
-import copy
 import contextlib
+import copy
 import json
 import random
 import time
