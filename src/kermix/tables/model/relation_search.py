@@ -134,7 +134,7 @@ def _ordered(relations: Sequence[Relation]) -> list[Relation]:
 
 
 class Labels(NamedTuple):
-    """The numbers of a column's values, in their order, of two halves of rows; -1 where none is."""
+    """Numbers of a column's values, in their order, of two halves of rows; -1: there is none."""
 
     taught: np.ndarray
     judged: np.ndarray
