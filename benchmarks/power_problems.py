@@ -22,8 +22,10 @@ from torch import Generator, Tensor
 from benchmarks.permutation import four_gaussians
 from kermix.data.readers.common import Reading
 from kermix.data.sources import read_sources
-from kermix.kernels.distances import Layout
-from kermix.kernels.gaussian import mismatch_of
+from kermix.kernels.distances import (
+    Layout,
+    mismatch_of,
+)
 
 __all__ = ["PUBLISHED", "Pair", "Problem", "blobs", "perturbed_uniform", "problems"]
 

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     import kermix.paper.toy as toy_module
     import kermix.runs.folder as folder_module
     import kermix.runs.train as train_module
-    import kermix.sketches.sketch as sketch_module
+    import kermix.sketches.accumulation as accumulation_module
     import kermix.tables.compare.cost_details as cost_details_module
     import kermix.tables.drift.period_drift as period_drift_module
     import kermix.tables.drift.periods as periods_module
@@ -120,11 +120,15 @@ if TYPE_CHECKING:
         from_floats,
         origin_of,
     )
-    from kermix.data.schema.mixed_rows import MixedRows
     from kermix.data.schema.monotone import MonotoneMap
     from kermix.data.schema.times import text_format
     from kermix.data.schema.unmodelled import LeftOutColumn
-    from kermix.data.sources import common_columns, read_sources, read_table
+    from kermix.data.sources import (
+        MixedRows,
+        common_columns,
+        read_sources,
+        read_table,
+    )
     from kermix.data.writing import csv_lines, filled_text, spreadsheet_safe, table_writer
     from kermix.distributed.loss import DistributedLoss
     from kermix.distributed.processes import Ranks, launch, make_fabric, shares, slice_of
@@ -151,7 +155,7 @@ if TYPE_CHECKING:
         write_json,
     )
     from kermix.fitting import open_run
-    from kermix.fitting.fit import OF_TABLES, SETTINGS, begin_fit
+    from kermix.fitting.fit import begin_fit
     from kermix.fitting.samples_run import begin_samples
     from kermix.graphs import ReplayedCalls, unchanged
     from kermix.images.augmentation import Augmentation, augmentation
@@ -183,18 +187,27 @@ if TYPE_CHECKING:
     )
     from kermix.images.image_quality import nearest as image_quality_nearest
     from kermix.images.spaces import SPACES, Pooled, RandomFeatures, make_space
-    from kermix.kernels.distances import Layout, attraction, squared_distances
+    from kermix.kernels.distances import (
+        Layout,
+        attraction,
+        mismatch_of,
+        squared_distances,
+    )
     from kermix.kernels.gaussian import (
         MixedKernel,
         as_kernel,
-        mismatch_of,
         mixed_kernel,
         variance_grid,
     )
     from kermix.kernels.gram import ScaledGram, scaled_gram
     from kermix.kernels.means import log_kernel_means
     from kermix.kernels.others import PointKernel, as_point_kernel
-    from kermix.kernels.subsets import distinct_rows, symmetric_subset
+    from kermix.kernels.subsets import (
+        distinct_rows,
+        recognized,
+        row_keys,
+        symmetric_subset,
+    )
     from kermix.linalg.cholesky import cholesky, leading_svd, ridged_factor, shrunk
     from kermix.linalg.nuclear import chosen_method
     from kermix.linalg.polar import (
@@ -249,7 +262,9 @@ if TYPE_CHECKING:
     )
     from kermix.networks.product_rows import FORMS, BoundedNorm, GaussianProduct
     from kermix.networks.scaled import ScaledModel, Scaler, column_moments, evaluating
+    from kermix.pages.charts import Bins
     from kermix.pages.page import Page, Repeat, render
+    from kermix.pages.plot import Axis, Plot, number_text
     from kermix.pages.sheets import save_png, sheet
     from kermix.paper.artefact import Claim, read_record
     from kermix.paper.catalogue import ARTEFACTS, chosen, judge_again, records_in, write_page
@@ -270,11 +285,18 @@ if TYPE_CHECKING:
     from kermix.runs.train import complete as train_complete
     from kermix.runs.train import train as train_train
     from kermix.settings import value_of
-    from kermix.sketches.accumulation import NystromSums, feature_sums
-    from kermix.sketches.features import ColumnScale, NystromFeatures, fingerprint
+    from kermix.sketches.accumulation import (
+        NystromSums,
+        feature_sums,
+        sample_moments,
+    )
+    from kermix.sketches.features import (
+        ColumnScale,
+        NystromFeatures,
+        fingerprint,
+        random_pivots,
+    )
     from kermix.sketches.kernel_features import EXACT_UP_TO, PrincipalFeatures, principal_features
-    from kermix.sketches.landmarks import random_pivots, recognized, row_keys
-    from kermix.sketches.sketch import sample_moments
     from kermix.spectrum import unit_gaussians
     from kermix.tables.compare.coincidence import chance_of_equal_rows
     from kermix.tables.compare.column_changes import (
@@ -283,9 +305,9 @@ if TYPE_CHECKING:
         change_of,
         difference_of,
         new_and_gone,
-        number_text,
     )
     from kermix.tables.compare.column_charts import column_chart, pair_chart
+    from kermix.tables.compare.compare import DetailsTask
     from kermix.tables.compare.comparison_page import comparison_report, typical_rows
     from kermix.tables.compare.cost_details import MatrixStatistics
     from kermix.tables.compare.result import TITLES
@@ -306,7 +328,6 @@ if TYPE_CHECKING:
         calibrate,
         for_all_members,
     )
-    from kermix.tables.model.closeness import closest_distances, copies
     from kermix.tables.model.distribution import ColumnDistribution
     from kermix.tables.model.equal_columns import (
         Link,
@@ -347,7 +368,14 @@ if TYPE_CHECKING:
         ordered_questions,
         random_questions,
     )
-    from kermix.tables.model.training_rows import OtherRows, RowStore, TableRows, table_split
+    from kermix.tables.model.training_rows import (
+        OtherRows,
+        RowStore,
+        TableRows,
+        closest_distances,
+        copies,
+        table_split,
+    )
     from kermix.tables.model.training_rows import split_rows as training_rows_split_rows
     from kermix.tables.runs.run_pages import conditional_cards
     from kermix.tables.runs.table_fit import TABLE_SETTINGS, has_densities, why_table_model
@@ -358,16 +386,16 @@ if TYPE_CHECKING:
         judge_samples,
         strongest_pairs,
     )
-    from kermix.tables.runs.table_run import drawn_parts, model_so_far
+    from kermix.tables.runs.table_run import drawn_parts, model_so_far, schema_of
     from kermix.tables.runs.target_fit import split_for_target
     from kermix.tables.runs.training_data import (
         TableData,
         form_of,
         look_at_large,
         look_through,
-        schema_of,
     )
     from kermix.tables.sketch_sampling import typed_sample
+    from kermix.training.budget import Course, in_words, seconds_of
     from kermix.training.checkpoints import RunningAverage, load_checkpoint, save_checkpoint
     from kermix.training.conditional import (
         ConditionalTask,
@@ -375,7 +403,7 @@ if TYPE_CHECKING:
         load_conditional,
         spherical_loss,
     )
-    from kermix.training.fit_settings import FitSettings
+    from kermix.training.fit_settings import IMAGES, ROWS, FitSettings
     from kermix.training.loop import Task, Trainer, learning_rate
     from kermix.training.mixture_em import (
         KINDS,
@@ -431,7 +459,6 @@ if TYPE_CHECKING:
     )
     from kermix.two_sample.cost_test import COSTS as cost_test_COSTS
     from kermix.two_sample.cost_test import cost_tests
-    from kermix.two_sample.depth import DepthStatistics
     from kermix.two_sample.error_bars import (
         groups,
         halves,
@@ -439,7 +466,6 @@ if TYPE_CHECKING:
         mean_measures,
         standard_error,
     )
-    from kermix.two_sample.kernel_family import KernelFamilyStatistics, Kernels
     from kermix.two_sample.mean_test import mean_test
     from kermix.two_sample.permutation import (
         Blocks,
@@ -459,6 +485,7 @@ if TYPE_CHECKING:
         smallest_pvalue,
         tied,
     )
+    from kermix.two_sample.row_statistics import DepthStatistics, KernelFamilyStatistics, Kernels
 
 
 @functools.cache

@@ -25,6 +25,7 @@ __all__ = [
     "ROOM_FOR_SUMS",
     "broadcast_shape",
     "check_count",
+    "check_level",
     "check_number",
     "check_option",
     "check_pair",
@@ -42,6 +43,7 @@ __all__ = [
     "row_weights",
     "rows_at_once",
     "seed_from",
+    "solve_dtype",
     "with_options",
     "working_dtype",
 ]
@@ -80,6 +82,17 @@ def is_concrete(*tensors: Tensor) -> bool:
 def working_dtype(*tensors: Tensor) -> torch.dtype:
     """float64 if any tensor has it, else float32: half precision is never computed in."""
     return torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
+
+
+def solve_dtype(device: torch.device) -> torch.dtype:
+    """The dtype in which systems are solved: a nearly singular Gram matrix needs every digit."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def check_level(level: float) -> None:
+    """Refuse what is no level of significance."""
+    if not 0 < level < 1:
+        raise OptionError(f"level={level!r} must be between 0 and 1, such as 0.05.")
 
 
 def check_option(name: str, value: str, offered: tuple[str, ...]) -> None:

@@ -24,6 +24,7 @@ from kermix.errors import OptionError, nearest
 __all__ = [
     "AVERAGE",
     "BATCH_SIZE",
+    "BUDGET",
     "COVARIANCE_TYPE",
     "LEARNING_RATE",
     "SEED",
@@ -352,6 +353,11 @@ def value_of(text: str) -> Any:
 
 
 STEPS = Setting("Number of training steps.", least=0, of_training=True)
+BUDGET = Setting(
+    "How much is done: quick, default or best; of tables also a time, such as 90s, 2m or 1h, in "
+    "which the fit ends with its report.",
+    of_training=True,
+)
 BATCH_SIZE = Setting("Batch size of a training step.", least=1, of_training=True)
 LEARNING_RATE = Setting(
     "Peak learning rate.", above=0, unset="it depends on the model", of_training=True

@@ -14,9 +14,13 @@ from torch import Tensor
 from kermix.checks import check_option, check_samples, check_sizes, is_concrete
 from kermix.costs.components import ComponentStatistics, log_unit_gram, points_as_components
 from kermix.costs.functions import set_statistics
-from kermix.costs.points import Kernel, Numerics, PointStatistics, SetStatistics, WeightedSet
+from kermix.costs.points import Numerics, PointStatistics, SetStatistics, WeightedSet
 from kermix.errors import KernelError, OptionError, ShapeError, VarianceError
-from kermix.kernels.gaussian import GaussianKernel, as_kernel
+from kermix.kernels.gaussian import (
+    GaussianKernel,
+    Kernel,
+    as_kernel,
+)
 from kermix.kernels.gram import gram_matrix
 from kermix.kernels.means import log_kernel_means
 from kermix.kernels.others import AnyKernel, PointKernel

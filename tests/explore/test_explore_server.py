@@ -190,7 +190,7 @@ def test_checks_and_odd_rows_come_when_they_are_done(address, run):
 def test_a_file_of_draws_is_that_of_kermix_sample(
     safe, block, address, run, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(drawing, "LARGEST_BLOCK", block)
+    monkeypatch.setattr(drawing, "network_rows_at_once", lambda network: block)
     given = {"sex": "m", HOSTILE: "=1+1"}
     body = {"given": given, "n": 50, "seed": 3, "safe": safe}
     status, headers, data = asked(address, f"/{address.token}/api/draws.csv", body)

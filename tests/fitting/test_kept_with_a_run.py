@@ -86,15 +86,18 @@ def test_the_command_of_a_quick_table_begins_the_same_run(settings, here, tmp_pa
         )
         kermix(*shlex.split(run.command())[1:], "--out", tmp_path / "again")
     again = begun["run"]
-    for name in ("kind", "compare_models", "quick", "settings"):
+    for name in ("kind", "compare_models", "settings"):
         assert again.config[name] == run.config[name], name
     assert again.config["compare_models"] == (not settings)
 
 
-def test_every_setting_of_rows_and_images_has_an_option():
-    from internals import OF_TABLES, SETTINGS, fit
+def test_every_setting_that_is_not_rare_has_an_option():
+    from internals import IMAGES, ROWS, FitSettings, fit
 
-    assert set(inspect.signature(fit).parameters) >= SETTINGS - OF_TABLES
+    options = set(inspect.signature(fit).parameters)
+    for family in (ROWS, IMAGES):
+        for setting in FitSettings.part(family).settings:
+            assert setting.name in options or setting.about.rare, setting.name
 
 
 def test_the_command_of_a_call_says_what_was_given(tmp_path):

@@ -103,7 +103,7 @@ def test_gradient_does_not_depend_on_how_rows_are_grouped(monkeypatch):
     sketch = km.Sketch(exact_map(KERNELS["one"], x, y)).update(x)
     gradients = []
     for rows in (1000, 5):
-        monkeypatch.setattr("internals.sketch_module.ROWS_AT_A_TIME", rows)
+        monkeypatch.setattr("internals.accumulation_module.ROWS_AT_A_TIME", rows)
         leaf = y.clone().requires_grad_()
         gradients.append(grad(km.scalar_cost(sketch, leaf, weights_y=b), leaf)[0])
         assert_same(km.Sketch(sketch.feature_map).update(x), sketch)

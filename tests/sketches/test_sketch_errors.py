@@ -78,7 +78,7 @@ def test_batches_of_weights(shape):
 
 
 def test_a_bad_row_far_down_leaves_the_sketch_unchanged(monkeypatch):
-    monkeypatch.setattr("internals.sketch_module.ROWS_AT_A_TIME", 5)
+    monkeypatch.setattr("internals.accumulation_module.ROWS_AT_A_TIME", 5)
     updated = sketch()
     with pytest.raises(errors.SampleError, match="batch"):
         updated.update(torch.cat([Y, with_nan(Y)]))

@@ -95,7 +95,7 @@ def test_the_scale_is_that_of_all_blocks(name, rows, monkeypatch):
     weights = uniform(18, seed=3) + 0.1
     weights[7] = 0
     truth = grad(LOSSES[name]()(sketch, y, weights_y=weights), y)[0]
-    monkeypatch.setattr("internals.sketch_module.ROWS_AT_A_TIME", rows)
+    monkeypatch.setattr("internals.accumulation_module.ROWS_AT_A_TIME", rows)
     assert_close(
         grad(LOSSES[name]()(sketch, y, weights_y=weights), y)[0], truth, rtol=1e-4, atol=1e-5
     )

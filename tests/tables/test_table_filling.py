@@ -1,4 +1,4 @@
-"""Means of numbers, and gaps that are filled with them."""
+"""Means of numbers, and gaps, which are filled with medians."""
 
 import numpy as np
 import pandas as pd
@@ -46,23 +46,21 @@ def test_means_of_numbers_against_an_integral(scale, within):
     assert one.mean()[0] == pytest.approx(expected, rel=within)
 
 
-def test_gaps_are_filled_with_means_given_the_cells_that_are_filled(model):
+def test_gaps_are_filled_with_medians_given_the_cells_that_are_filled(model):
     table = skewed()
     gaps = table.assign(gain=np.nan)
     filled = model.impute(gaps)["gain"].to_numpy()
     asked = gaps[["sex", "age"]].copy()
     filled_age = gaps["age"].notna().to_numpy()
-    found = model.conditional("gain", asked[filled_age]).mean()
+    found = model.conditional("gain", asked[filled_age]).quantile(0.5)
     np.testing.assert_allclose(filled[filled_age], found, atol=0.02)
-    # Half of them are 0, so that the most likely value and the median are far below the mean.
-    assert abs(filled.mean() - table["gain"].mean()) < 0.25 * table["gain"].mean()
 
 
 def test_a_gap_does_not_depend_on_what_another_is_filled_with(model):
     table = skewed(60, seed=1)
     both = model.impute(table.assign(age=np.nan, gain=np.nan))
     alone = model.conditional("age", table[["sex"]])
-    np.testing.assert_allclose(both["age"], alone.mean(), atol=0.51)
+    np.testing.assert_allclose(both["age"], alone.quantile(0.5), atol=0.51)
     assert both.equals(model.impute(table.assign(age=np.nan, gain=np.nan)))
 
 
@@ -71,7 +69,7 @@ def test_the_mean_of_a_category_is_refused(model):
         model.conditional("sex").mean()
 
 
-def test_equal_columns_are_filled_with_one_mean():
+def test_equal_columns_are_filled_with_one_median():
     rng = np.random.default_rng(0)
     bill = np.exp(rng.normal(3, 1, 600)).round(2)
     paid = np.where(rng.random(600) < 0.9, bill, np.exp(rng.normal(3, 1, 600)).round(2))
@@ -81,7 +79,7 @@ def test_equal_columns_are_filled_with_one_mean():
     assert model.network_.layout.links
     filled = model.impute(table.assign(bill=np.nan, paid=np.nan))
     assert (filled["bill"] == filled["paid"]).all()
-    assert abs(filled["bill"].mean() - bill.mean()) < 0.3 * bill.mean()
+    assert filled["bill"].between(*np.quantile(bill, [0.35, 0.65])).all()
     given = model.impute(table.assign(paid=np.nan))
     assert (given["paid"] == table["bill"]).mean() > 0.8
 

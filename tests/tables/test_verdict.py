@@ -13,6 +13,7 @@ import kermix as km
 from cases import normal
 from internals import (
     ColumnValues,
+    DetailsTask,
     app,
     auc_text,
     change_of,
@@ -20,7 +21,6 @@ from internals import (
     new_and_gone,
     number_text,
 )
-from internals import cost_details_module as details
 from kermix.errors import OptionError
 
 
@@ -134,8 +134,8 @@ def test_too_few_permutations_are_not_too_few_rows():
 
 def test_costs_are_computed_only_for_those_who_ask(monkeypatch):
     asked = []
-    find = details.DetailsTask.find
-    monkeypatch.setattr(details.DetailsTask, "find", lambda task: asked.append(1) or find(task))
+    find = DetailsTask.find
+    monkeypatch.setattr(DetailsTask, "find", lambda task: asked.append(1) or find(task))
     result = km.compare(normal(30, 2), normal(30, 2, seed=1), permutations=19, jackknife_groups=0)
     assert "Every cost: .details()" in str(result)
     assert repr(result).endswith("All of it: .summary()")

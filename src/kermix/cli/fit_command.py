@@ -1,5 +1,6 @@
 """`kermix fit` and `kermix resume`."""
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, get_args
@@ -179,11 +180,12 @@ def fit(
     Without arguments, fits the paper's ten-mode mixture. Stop with Ctrl-C at any time: nothing is
     lost, and the command to continue is printed.
     """
+    began = time.monotonic()
     check_there(data)
     from kermix.fitting.fit import begin_fit
 
     options = {**of_data, **given(model=model), **settings, **of_run, **start, **reading.said()}
-    run, dataset = begin_fit(data, **options, command=typed_command(context))
+    run, dataset = begin_fit(data, **options, command=typed_command(context), began=began)
     if is_main_process():
         print_notes(run.notes(dataset))
     train_and_finish(run, dataset)

@@ -17,20 +17,29 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kermix.checks import broadcast_shape, check_pair, normalized_weights, working_dtype
+from kermix.checks import (
+    broadcast_shape,
+    check_pair,
+    normalized_weights,
+    solve_dtype,
+    working_dtype,
+)
 from kermix.costs.points import (
     DEFAULTS,
     GaussianSet,
     GaussianStatistics,
-    Kernel,
     Numerics,
     PointSet,
     Weights,
 )
 from kermix.errors import OptionError, VarianceError
-from kermix.kernels.gaussian import GaussianKernel, as_kernel
+from kermix.kernels.gaussian import (
+    GaussianKernel,
+    Kernel,
+    as_kernel,
+)
 from kermix.kernels.gram import ScaledGram
-from kermix.linalg.cholesky import Cholesky, cholesky, solve_dtype
+from kermix.linalg.cholesky import Cholesky, cholesky
 from kermix.mixtures.closed_forms import (
     log_gram,
     log_of_sums,

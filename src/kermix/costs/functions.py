@@ -25,7 +25,6 @@ from kermix.costs.moments import MomentStatistics
 from kermix.costs.points import (
     DEFAULTS,
     GaussianStatistics,
-    Kernel,
     KernelStatistics,
     Numerics,
     PointStatistics,
@@ -35,7 +34,11 @@ from kermix.costs.points import (
 from kermix.errors import KernelError, MissingExtraError, OptionError
 from kermix.graphs import ReplayedCalls
 from kermix.info import Info, Informative, informative
-from kermix.kernels.gaussian import GaussianKernel, as_kernel
+from kermix.kernels.gaussian import (
+    GaussianKernel,
+    Kernel,
+    as_kernel,
+)
 from kermix.kernels.others import AnyKernel, as_point_kernel
 from kermix.linalg.cholesky import Cholesky
 from kermix.mixtures.sampled_mixture import Mixture
@@ -43,7 +46,6 @@ from kermix.settings import MatrixForm
 from kermix.sketches.sketch import Sketch
 
 __all__ = [
-    "Kernel",
     "SVDMethod",
     "matrix_cost",
     "scalar_cost",

@@ -18,7 +18,6 @@ from kermix.costs.formulas import (
     log_vector_cost,
 )
 from kermix.costs.functions import (
-    Kernel,
     SVDMethod,
     matrix_cost,
     scalar_cost,
@@ -27,7 +26,12 @@ from kermix.costs.functions import (
 )
 from kermix.errors import OptionError, ShapeError
 from kermix.info import Info, Informative
-from kermix.kernels.gaussian import GaussianKernel, VarianceRule, as_kernel
+from kermix.kernels.gaussian import (
+    GaussianKernel,
+    Kernel,
+    VarianceRule,
+    as_kernel,
+)
 from kermix.kernels.others import AnyKernel, as_point_kernel
 from kermix.mixtures.mixture import log_scalar_cost
 from kermix.mixtures.sampled_mixture import Mixture

@@ -24,15 +24,17 @@ from kermix.errors import DeviceError, OptionError, ShapeError
 from kermix.info import Info
 from kermix.linalg.cholesky import checked_ridge, default_ridge, ridged_factor, shrunk
 from kermix.linalg.polar import polar_factor
-from kermix.sketches.features import FeatureMap, nystrom_features
-from kermix.sketches.sketch import (
+from kermix.sketches.accumulation import (
     ROUNDING,
     Moments,
+    rounding_slip,
+    sample_moments,
+)
+from kermix.sketches.features import FeatureMap, nystrom_features
+from kermix.sketches.sketch import (
     Sketch,
     check_batch_weights,
     check_comparable,
-    rounding_slip,
-    sample_moments,
 )
 
 __all__ = ["CANDIDATES", "Interval", "MomentStatistics", "fidelity", "subsample", "svd_interval"]

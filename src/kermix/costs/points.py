@@ -16,16 +16,17 @@ from kermix.checks import (
     check_pair,
     finite_in,
     normalized_weights,
+    solve_dtype,
     working_dtype,
 )
 from kermix.costs.formulas import Correlations, FormulaName, Scaled
 from kermix.errors import OptionError
 from kermix.info import Info
-from kermix.kernels.gaussian import GaussianKernel, KernelTerms, Variance, VarianceRule, as_kernel
+from kermix.kernels.gaussian import GaussianKernel, Kernel, KernelTerms, as_kernel
 from kermix.kernels.gram import ScaledGram, gram_matrix, scaled_gram
 from kermix.kernels.means import log_kernel_means
 from kermix.kernels.others import PointKernel
-from kermix.linalg.cholesky import Cholesky, cholesky, default_ridge, solve_dtype, sqrt_or_zero
+from kermix.linalg.cholesky import Cholesky, cholesky, default_ridge, sqrt_or_zero
 from kermix.linalg.nuclear import NuclearMethod, nuclear_norm
 
 __all__ = [
@@ -33,7 +34,6 @@ __all__ = [
     "GaussianSet",
     "GaussianStatistics",
     "GramStatistics",
-    "Kernel",
     "KernelStatistics",
     "Numerics",
     "PointSet",
@@ -44,7 +44,6 @@ __all__ = [
     "predicted_by",
 ]
 
-Kernel: TypeAlias = GaussianKernel | Variance | VarianceRule
 Weights: TypeAlias = tuple[Tensor | None, Tensor | None]  # of the data, of the centers
 
 

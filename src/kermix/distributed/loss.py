@@ -12,7 +12,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from kermix.checks import check_option, is_concrete, normalized_weights, working_dtype
+from kermix.checks import (
+    check_option,
+    is_concrete,
+    normalized_weights,
+    solve_dtype,
+    working_dtype,
+)
 from kermix.costs.functions import SKETCH_ABOVE
 from kermix.costs.losses import KernelLoss, MatrixLoss, SVDLoss, VectorLoss
 from kermix.costs.moments import CANDIDATES, MomentStatistics, subsample
@@ -20,12 +26,17 @@ from kermix.distributed import sharded
 from kermix.distributed.processes import Ranks
 from kermix.errors import DeviceError, KernelError, OptionError, RankError, SampleError, ShapeError
 from kermix.kernels.gaussian import as_kernel
-from kermix.linalg.cholesky import default_ridge, solve_dtype
+from kermix.linalg.cholesky import default_ridge
 from kermix.mixtures.sampled_mixture import Mixture
 from kermix.settings import Strategy
-from kermix.sketches.accumulation import FeatureSums
+from kermix.sketches.accumulation import (
+    FeatureSums,
+    Moments,
+    moments_of_sums,
+    sample_sums,
+)
 from kermix.sketches.features import FeatureMap, nystrom_features
-from kermix.sketches.sketch import Moments, Sketch, check_comparable, moments_of_sums, sample_sums
+from kermix.sketches.sketch import Sketch, check_comparable
 
 __all__ = ["BatchSide", "DistributedLoss", "RankInfo", "agree", "side_of"]
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from kermix.checks import check_count, check_number, check_pair, check_weights, rows_at_once
-from kermix.costs.functions import Kernel
 from kermix.errors import OptionError, WeightError
 from kermix.evaluation.spectra import (
     EXACT_UP_TO,
@@ -34,10 +33,14 @@ from kermix.evaluation.spectra import (
     told_in,
 )
 from kermix.info import Info, informative
-from kermix.kernels.gaussian import GaussianKernel
+from kermix.kernels.gaussian import (
+    GaussianKernel,
+    Kernel,
+)
 from kermix.kernels.others import AnyKernel, PointKernel
+from kermix.sketches.accumulation import Moments
 from kermix.sketches.features import FeatureMap
-from kermix.sketches.sketch import Moments, Sketch, check_comparable
+from kermix.sketches.sketch import Sketch, check_comparable
 
 __all__ = [
     "NovelMode",

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from kermix.checks import check_count
-from kermix.costs.functions import Kernel, svd_cost
+from kermix.costs.functions import svd_cost
 from kermix.errors import MissingExtraError, OptionError, RankError, SampleError, SketchError
 from kermix.evaluation.diversity import RESIDUAL, ken, novel_modes, rke, vendi
 from kermix.evaluation.sample_distances import frechet_of_moments
@@ -26,6 +26,7 @@ from kermix.evaluation.spectra import (
     feature_map_of,
     stable_variance,
 )
+from kermix.kernels.gaussian import Kernel
 from kermix.kernels.others import AnyKernel
 from kermix.sketches.accumulation import FeatureSums
 from kermix.sketches.features import FeatureMap, fingerprint

@@ -27,15 +27,23 @@ from kermix.checks import (
     finite_in,
     normalized_weights,
 )
-from kermix.costs.functions import Kernel
 from kermix.costs.moments import Interval
 from kermix.errors import OptionError, ShapeError
-from kermix.kernels.gaussian import GaussianKernel, as_kernel, choose_variance
+from kermix.kernels.gaussian import (
+    GaussianKernel,
+    Kernel,
+    as_kernel,
+    choose_variance,
+)
 from kermix.kernels.gram import gram_matrix
 from kermix.kernels.others import AnyKernel, PointKernel, kernel_matrix
+from kermix.sketches.accumulation import (
+    Moments,
+    rounding_slip,
+)
 from kermix.sketches.features import FeatureMap, nystrom_features
 from kermix.sketches.kernel_features import kernel_features, unit_kernel
-from kermix.sketches.sketch import Moments, Sketch, rounding_slip
+from kermix.sketches.sketch import Sketch
 
 __all__ = [
     "CANDIDATES",

@@ -36,6 +36,7 @@ from kermix.tables.runs.table_fit import (
     why_table_model,
 )
 from kermix.tables.runs.training_data import LargeTable, is_large, look_at_large
+from kermix.training.budget import DEFAULT, QUICK
 from kermix.training.fit_settings import IMAGES, ROWS, FitSettings, ImageModelName, RowModelName
 from kermix.training.loop import gradients_on
 
@@ -68,16 +69,23 @@ def check_settings(settings: Mapping[str, Any], target: str | None) -> None:
     check_option("model", model or "table", MODELS)
     if model == "table" or (model is None and set(settings) & OF_TABLES):
         own = {name: value for name, value in settings.items() if name in TABLE_SETTINGS}
-        table_settings(own, quick=False, target=None if target is None else 0)
+        table_settings(own, None if target is None else 0)
     elif mixed := sorted(set(settings) & (OF_TABLES - _of_model(model))):
         raise OptionError(f"{mixed[0]} is a setting of the table model (model='table').")
-    if model not in ("codes", "code-mixture", "table"):
-        _of_rows(settings)
+    of_rows = {n: value for n, value in settings.items() if n in _names_of_rows(model)}
+    if of_rows:
+        _of_rows(of_rows)
 
 
 def _of_model(model: str | None) -> set[str]:
     """Settings of images, where a model of these is named."""
     return {*OF_IMAGES} if model in get_args(ImageModelName) else set()
+
+
+def _names_of_rows(model: str | None) -> set[str]:
+    """Settings of rows that tell nothing of other models, unless one of these is named."""
+    own = {*FOR_ROWS.names} - {"budget"}
+    return set() if model in ("codes", "code-mixture", "table") else own
 
 
 def _of_rows(settings: Mapping[str, Any]) -> FitSettings:
@@ -90,7 +98,7 @@ def _of_rows(settings: Mapping[str, Any]) -> FitSettings:
     return FitSettings(**given)
 
 
-def row_settings(dataset: Dataset, settings: Mapping[str, Any], quick: bool) -> FitSettings:
+def row_settings(dataset: Dataset, settings: Mapping[str, Any]) -> FitSettings:
     """Settings of a fit of rows, which are images or not."""
     _check_of_rows(dataset, settings)
     chosen = _of_rows(settings)
@@ -98,7 +106,7 @@ def row_settings(dataset: Dataset, settings: Mapping[str, Any], quick: bool) -> 
     if unsaid and dataset.image is not None and chosen.cost != "likelihood":
         square = dataset.image[1] == dataset.image[2] >= 4
         chosen = replace(chosen, model="small-conv" if square else "generator")
-    return chosen.for_data(len(dataset.values)).quick() if quick else chosen
+    return chosen.for_data(len(dataset.values)).quick() if chosen.budget == QUICK else chosen
 
 
 def _check_of_rows(dataset: Dataset, settings: Mapping[str, Any]) -> None:
@@ -116,7 +124,7 @@ def _check_of_rows(dataset: Dataset, settings: Mapping[str, Any]) -> None:
         )
 
 
-def image_settings(dataset: Dataset, settings: Mapping[str, Any], quick: bool) -> FitSettings:
+def image_settings(dataset: Dataset, settings: Mapping[str, Any]) -> FitSettings:
     """Settings of a fit of images, by default those that suit them."""
     unused = sorted(set(settings) - set(FOR_IMAGES.names))
     if unused:
@@ -126,7 +134,7 @@ def image_settings(dataset: Dataset, settings: Mapping[str, Any], quick: bool) -
         )
     assert dataset.image is not None
     base = FitSettings.for_images(dataset.name, dataset.image, settings.get("model", "codes"))
-    return replace(base.quick() if quick else base, **settings)
+    return replace(base.quick() if settings.get("budget") == QUICK else base, **settings)
 
 
 @dataclass(frozen=True)
@@ -141,7 +149,6 @@ class Asked:
         size: Side of the images in pixels.
         target: The column that `predict` is about.
         from_disk: Whether a table is trained from disk.
-        quick: Whether settings that were not given are those of a first look.
     """
 
     settings: Mapping[str, Any]
@@ -151,12 +158,16 @@ class Asked:
     size: int | None = None
     target: str | None = None
     from_disk: bool | None = None
-    quick: bool = False
 
     @property
     def model(self) -> str | None:
         """The model that is asked for."""
         return self.settings.get("model")
+
+    @property
+    def budget(self) -> str | None:
+        """How much is to be done."""
+        return self.settings.get("budget")
 
     @property
     def seed(self) -> int:
@@ -275,6 +286,8 @@ def _why_table(found: TypedTable, asked: Asked) -> str | None:
             return "a target is named"
         if why is None and asked.own:
             return f"{min(asked.own)} is a setting of it"
+        if why is None and asked.budget not in (None, QUICK, DEFAULT):
+            return "a budget is given"
         return why
     # Numbers may be fitted as rows; what else is constant, may not.
     types = load_pyarrow().types
@@ -320,7 +333,7 @@ def _loaded(source: str, asked: Asked) -> Dataset:
 
 
 OF_DATA = ("rows", "data_root", "size", "target", "from_disk")
-STARTED = ("device", "precision", "devices", "nodes")
+STARTED = ("device", "precision", "devices", "nodes", "began")
 STRATEGIES = get_args(Strategy)
 
 
@@ -345,7 +358,7 @@ def fit(
             and held-out rows decide. `model` overrides this: `"table"`, `"mixture"`, ...; arrays,
             and settings that only a mixture has, mean `"mixture"`.
         out: Run folder, which must not exist; by default `runs/NAME`.
-        quick: Whether to use fewer steps and components, for a first look.
+        quick: Another name of `budget="quick"`, for a first look.
         show: Whether to show a progress bar.
         options: `rows`, `data_root` and `size` of data that are read; of tables `columns`,
             `exclude`, `kinds`, `delimiter`, `decimal`, `encoding`, `header`, `missing`, `sheet`,
@@ -427,16 +440,23 @@ def begin_fit(
 ) -> tuple[Run, Any]:
     """Make the run folder of a fit; see `fit`. Nothing is trained yet.
 
-    `command` are the words that were typed; by default those that do the same.
+    `command` are the words that were typed; by default those that do the same. `began` is when the
+    time of a budget begins, as `time.monotonic` has it; by default now.
     """
     of_data = _popped(settings, OF_DATA)
-    command = command or _equivalent(data, {**of_data, "quick": quick}, settings)
+    if quick:
+        if settings.get("budget", QUICK) != QUICK:
+            raise OptionError(
+                f"quick is budget='quick', but budget={settings['budget']!r}: leave out one."
+            )
+        settings["budget"] = QUICK
+    command = command or _equivalent(data, of_data, settings)
     strategy = settings.pop("strategy", None)
     start = _started(command, strategy, _popped(settings, STARTED))
     look = _popped(settings, READING)
     if settings.get("model") == "auto":
         del settings["model"]
-    asked = Asked(settings, look, quick=quick, **of_data)
+    asked = Asked(settings, look, **of_data)
     check_settings(settings, asked.target)  # refused before any file is read
     folder = None if out is None else Path(out)
     if folder is not None and start.alone:
@@ -463,7 +483,7 @@ def _begun(
     options = asked.look if on_disk else {**asked.look, "rows": asked.rows}
     compare_models = choice.kind == "compare_models"
     return TableFit(
-        choice.data, own, start, options, asked.target, asked.quick, choice.reason, compare_models
+        choice.data, own, start, options, asked.target, choice.reason, compare_models
     ).begin(folder)
 
 
@@ -472,11 +492,9 @@ def _begin_images(
 ) -> tuple[Run, Dataset]:
     from kermix.images.generator_run import begin_images
 
-    chosen = image_settings(dataset, asked.settings, asked.quick)
+    chosen = image_settings(dataset, asked.settings)
     folder = folder or next_free_folder(dataset.name.replace(":", "-"))
-    run = begin_images(
-        folder, source, dataset, chosen, start, quick=asked.quick, options=asked.reading
-    )
+    run = begin_images(folder, source, dataset, chosen, start, options=asked.reading)
     return run, dataset
 
 
@@ -488,7 +506,7 @@ def _begin_rows(
     notes = (choice.reason,) if choice.reason else ()
     if isinstance(choice.data, Dataset):
         dataset = choice.data
-        chosen = row_settings(dataset, asked.settings, asked.quick)
+        chosen = row_settings(dataset, asked.settings)
         folder = folder or next_free_folder(dataset.name)
         options = asked.reading
         run = begin_samples(folder, str(data), dataset, chosen, start, options, notes)
@@ -505,7 +523,7 @@ def _begin_rows(
         )
     table = read_table(choice.data)
     dataset = Dataset("table", table.values, table.columns, notes=tuple(table.notes()))
-    chosen = row_settings(dataset, asked.settings, asked.quick)
+    chosen = row_settings(dataset, asked.settings)
     folder = folder or next_free_folder("table")
     source = str((folder / KEPT[table.named]).absolute())
     run = begin_samples(folder, source, dataset, chosen, start, notes=notes)

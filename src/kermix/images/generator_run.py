@@ -60,7 +60,6 @@ def begin_images(
     start: Start,
     *,
     options: Mapping[str, Any] | None = None,
-    quick: bool = False,
 ) -> Run:
     """Begin a fit of images, as `Run.begin` does; images that cannot be fitted are refused.
 
@@ -71,7 +70,6 @@ def begin_images(
         settings: All that were chosen.
         start: A device, and the words of the command.
         options: Of `load`, beside the source.
-        quick: Whether it is a first look, as the page says.
     """
     if not suits_images(dataset):
         raise OptionError(
@@ -94,7 +92,6 @@ def begin_images(
             "frequencies": _frequencies(dataset) if labelled else [1.0],
             "fingerprint": _fingerprint(dataset),
             "notes": list(dataset.notes),
-            "quick": quick,
         },
     )
 
@@ -246,7 +243,7 @@ def _refusal(run: Run, question: str) -> str | None:
 
 
 GENERATOR = Kind(
-    IMAGES, FitSettings, ("name", "image", "classes", "frequencies", "quick"),
+    IMAGES, FitSettings, ("name", "image", "classes", "frequencies"),
     _dataset, _trainer, _shown, _finish, ("last",), _read_model,
     {"sample": _sample, "write_samples": _write_samples}, _refusal, BUILT_IN,
     notes=_notes, on_report=_keep_moment,

@@ -20,6 +20,7 @@ __all__ = [
     "Layout",
     "attraction",
     "distances_on_cpu",
+    "mismatch_of",
     "mismatches",
     "numbers_of",
     "squared_distances",
@@ -46,6 +47,35 @@ class Layout(NamedTuple):
     codes: int  # how many columns, the last ones, hold codes
     mismatch: float  # s^2
     columns: int  # of the table, by which squared distances are divided
+
+
+@torch.no_grad()
+def mismatch_of(
+    codes: Tensor,  # (N, c)
+    columns: Tensor | None = None,  # (c,), bool
+    least_different: float = 0.02,
+) -> float:
+    r"""The $s^2$ for which two random rows differ as much by a category as by a number.
+
+    Two numbers of unit variance differ by 2 in the mean square. Codes of two rows differ with
+    probability $1 - \sum p^2$; with its mean over the columns, $s^2$ is 2 divided by
+    it. There is one $s$ for all columns: were each scaled by itself, rare values would weigh
+    most. It does not depend on the order of the rows.
+
+    Args:
+        codes: Codes of the rows.
+        columns: Which of them are categories; by default all.
+        least_different: Share of pairs that count as different at least: a nearly constant column
+            weighs no more than this allows.
+    """
+    shares = []
+    for k, column in enumerate(codes.unbind(-1)):
+        if columns is None or bool(columns[k]):
+            counts = torch.unique(column, return_counts=True)[1].sort().values.double()
+            shares.append(1 - (counts / counts.sum()).square().sum())
+    if not shares:
+        return 2.0
+    return 2 / max(least_different, float(torch.stack(shares).mean()))
 
 
 def numbers_of(points: Tensor, layout: Layout | None) -> Tensor:  # (*B, N, d)

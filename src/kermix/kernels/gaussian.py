@@ -17,6 +17,7 @@ from kermix.kernels.subsets import symmetric_subset
 
 __all__ = [
     "GaussianKernel",
+    "Kernel",
     "KernelTerms",
     "MixedKernel",
     "Numbers",
@@ -24,7 +25,6 @@ __all__ = [
     "VarianceRule",
     "as_kernel",
     "choose_variance",
-    "mismatch_of",
     "mixed_kernel",
     "variance_grid",
 ]
@@ -114,7 +114,7 @@ class GaussianKernel:
 
     def __repr__(self) -> str:
         def show(variances: tuple[Scalar, ...]) -> str:
-            numbers = [float(v) for v in variances]
+            numbers = [float(f"{float(v):.6g}") for v in variances]
             return str(numbers[0] if len(numbers) == 1 else numbers)
 
         other = "" if self.symmetric else f", v_q={show(self.v_q)}"
@@ -238,7 +238,10 @@ class MixedKernel(GaussianKernel):
         return replace(terms, layout=self._layout)
 
 
-def as_kernel(v: "GaussianKernel | Variance | VarianceRule", x: Tensor) -> GaussianKernel:
+Kernel: TypeAlias = GaussianKernel | Variance | VarianceRule  # what a user may give as `v`
+
+
+def as_kernel(v: Kernel, x: Tensor) -> GaussianKernel:
     """Turn what a user may give as `v` into a kernel; a rule's name is applied to the data `x`.
 
     A tensor of several variances is refused: it could be meant for the points one by one.
@@ -331,35 +334,6 @@ def variance_grid(
         return (coarse,)
     ratio = (coarse / fine) ** (1 / (count - 1))
     return tuple(fine * ratio**k for k in range(count))
-
-
-@torch.no_grad()
-def mismatch_of(
-    codes: Tensor,  # (N, c)
-    columns: Tensor | None = None,  # (c,), bool
-    least_different: float = 0.02,
-) -> float:
-    r"""The $s^2$ for which two random rows differ as much by a category as by a number.
-
-    Two numbers of unit variance differ by 2 in the mean square. Codes of two rows differ with
-    probability $1 - \sum p^2$; with its mean over the columns, $s^2$ is 2 divided by
-    it. There is one $s$ for all columns: were each scaled by itself, rare values would weigh
-    most. It does not depend on the order of the rows.
-
-    Args:
-        codes: Codes of the rows.
-        columns: Which of them are categories; by default all.
-        least_different: Share of pairs that count as different at least: a nearly constant column
-            weighs no more than this allows.
-    """
-    shares = []
-    for k, column in enumerate(codes.unbind(-1)):
-        if columns is None or bool(columns[k]):
-            counts = torch.unique(column, return_counts=True)[1].sort().values.double()
-            shares.append(1 - (counts / counts.sum()).square().sum())
-    if not shares:
-        return 2.0
-    return 2 / max(least_different, float(torch.stack(shares).mean()))
 
 
 def mixed_kernel(

@@ -1,13 +1,19 @@
-"""Points chosen and ordered by what they are, not by where they stand."""
+"""Points chosen, ordered and recognized by what they are, not by where they stand.
+
+A test must not see rows that its features were chosen from: they fit them better than others. A
+feature map remembers the keys of those rows, short hashes, and a sketch keeps their sums apart.
+Since the rule depends on nothing but the content of a row, rows of all sketches are treated alike,
+and what is left of each is still a random sample of one source if both sources are the same.
+"""
 
 import torch
 from torch import Tensor
 
 from kermix.checks import rows_at_once
 
-__all__ = ["distinct_rows", "symmetric_subset"]
+__all__ = ["distinct_rows", "recognized", "row_keys", "symmetric_subset"]
 
-ODD = -0x61C8864680B583EB  # 2**64 divided by the golden ratio, as a signed number
+SPREADING = -0x61C8864680B583EB  # 2**64 divided by the golden ratio, as a signed number
 
 
 @torch.no_grad()
@@ -32,7 +38,7 @@ def symmetric_subset(points: Tensor, count: int, seed: int = 0) -> Tensor:  # (N
     new = torch.ones_like(hashes, dtype=torch.bool)
     new[1:] = hashes[1:] != hashes[:-1]
     copies = places - torch.where(new, places, 0).cummax(0).values
-    first = _mixed(hashes + copies * ODD).topk(min(count, len(hashes)), largest=False)
+    first = _mixed(hashes + copies * SPREADING).topk(min(count, len(hashes)), largest=False)
     return order[first.indices].to(points.device)
 
 
@@ -57,8 +63,33 @@ def distinct_rows(points: Tensor) -> tuple[Tensor, Tensor]:  # (N, d) -> (U,), (
     return order[new], place
 
 
+@torch.no_grad()
+def row_keys(rows: Tensor) -> Tensor:  # (N, d) -> (N,)
+    """32-bit hashes of rows; equal for equal numbers, whatever their dtype."""
+    # Keys are kept in files, so the multipliers must never change.
+    generator = torch.Generator().manual_seed(15)
+    factors = torch.randint(-(2**62), 2**62, (rows.shape[1],), generator=generator) | 1
+    found = []
+    for part in rows.detach().cpu().split(rows_at_once(rows.shape[1], 2**20)):
+        # Minus zero is zero. Whole numbers have no low bits: fold high ones in.
+        bits = (part.double() + 0.0).contiguous().view(torch.int64)
+        # High bits of a product depend on all bits of its factors.
+        found.append(((bits ^ (bits >> 32)) * factors).sum(1) >> 32)
+    return torch.cat(found).to(torch.int32)
+
+
+@torch.no_grad()
+def recognized(keys: Tensor, rows: Tensor) -> Tensor:  # (K,) sorted, (N, d) -> (M,)
+    """Indices of the rows whose keys are among those given."""
+    if not len(keys) or not len(rows):
+        return torch.empty(0, dtype=torch.long, device=rows.device)
+    asked, known = row_keys(rows), keys.cpu()
+    places = torch.searchsorted(known, asked).clamp(max=len(known) - 1)
+    return (known[places] == asked).nonzero().squeeze(-1).to(rows.device)
+
+
 def _row_hashes(points: Tensor, seed: int) -> Tensor:  # (N, d) -> (N,), int64
-    generator = torch.Generator().manual_seed((int(seed) ^ ODD) % 2**63)
+    generator = torch.Generator().manual_seed((int(seed) ^ SPREADING) % 2**63)
     salts = torch.randint(-(2**63), 2**63 - 1, (points.shape[1],), generator=generator)
     if points.device.type == "mps":  # has no float64
         points = points.cpu()

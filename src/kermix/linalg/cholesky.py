@@ -22,7 +22,6 @@ __all__ = [
     "leading_svd",
     "ridged_factor",
     "shrunk",
-    "solve_dtype",
     "sqrt_or_zero",
 ]
 
@@ -211,11 +210,6 @@ def inverse_of_lower(factor: Tensor) -> Tensor:  # (*B, K, K)
 def default_ridge(dtype: torch.dtype) -> float:
     """The ridge that is used for samples of this dtype when none is asked for."""
     return DEFAULT_RIDGE[dtype]
-
-
-def solve_dtype(device: torch.device) -> torch.dtype:
-    """The dtype in which systems are solved: a nearly singular Gram matrix needs every digit."""
-    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def cholesky(

@@ -26,11 +26,11 @@ from torch import Tensor, nn
 
 from kermix.checks import check_pair, working_dtype
 from kermix.costs.baselines import energy_distance, mode_coverage
-from kermix.costs.functions import Kernel
 from kermix.costs.losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
 from kermix.costs.points import PointStatistics
 from kermix.distributed.processes import Ranks
 from kermix.kernels.distances import squared_distances
+from kermix.kernels.gaussian import Kernel
 from kermix.linalg.nuclear import NuclearMethod, nuclear_norm
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.networks.generators import MLPGenerator, UniformPrior

@@ -15,10 +15,11 @@ import functools
 import json
 import os
 import shlex
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
@@ -94,6 +95,7 @@ class Start:
         devices: Processes on each node.
         nodes: Nodes. The folder is made on the first one alone.
         strategy: How costs are computed over processes.
+        began: When, as `time.monotonic` has it; a budget counts from there.
     """
 
     command: Sequence[str]
@@ -102,6 +104,7 @@ class Start:
     devices: int = 1
     nodes: int = 1
     strategy: Strategy = "auto"
+    began: float = field(default_factory=time.monotonic)
 
     @property
     def alone(self) -> bool:

@@ -232,6 +232,6 @@ def _progress(run: Run, trainer: Trainer[Any], show: bool) -> Iterator[dict[str,
     label = run.config["command"][1]
     with progress_bar(label, trainer.total, trainer.step) as (bar, task):
         yield {
-            "on_step": lambda step: bar.update(task, completed=step),
+            "on_step": lambda step: bar.update(task, completed=step, total=trainer.total),
             "on_report": lambda row: bar.update(task, **run.kind.shown(run, row)),
         }

@@ -1,9 +1,15 @@
-"""Sums of features over many points, in pieces that stay in the processor's cache."""
+"""Sums of features over many points, and the moments that they are made into.
 
+On a CPU sums are taken in pieces that stay in the processor's cache.
+"""
+
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from kermix.checks import rows_at_once
 from kermix.kernels.distances import (
@@ -12,19 +18,28 @@ from kermix.kernels.distances import (
     mismatches,
     numbers_of,
 )
+from kermix.kernels.subsets import recognized
 from kermix.sketches.features import FeatureMap, NystromFeatures
-from kermix.sketches.landmarks import recognized
 
 __all__ = [
+    "ROUNDING",
     "FeatureSums",
+    "Moments",
     "NystromSums",
     "apart",
+    "both",
     "feature_sums",
+    "moments_of_sums",
     "no_sums",
+    "rounding_slip",
+    "sample_moments",
+    "sample_sums",
     "scaled_sums",
     "summed",
 ]
 
+ROUNDING = 8.0  # roundings of a moment, relative to its trace: a convention
+ROWS_AT_A_TIME = 16384  # a convention, on which sums depend
 SMALLEST_EXPONENT = -300.0  # a convention: products of two such kernels are no subnormal numbers
 
 
@@ -56,6 +71,11 @@ class FeatureSums(NamedTuple):
         return FeatureSums(*(part.to(like) for part in self))
 
 
+def both(a: FeatureSums | None, b: FeatureSums | None) -> FeatureSums | None:
+    """The sums over two sets of points, if those over each are known."""
+    return None if a is None or b is None else a.plus(b)
+
+
 def apart(feature_map: FeatureMap, points: Tensor, weights: Tensor | None) -> FeatureSums | None:
     """Sums over those points that the map was chosen from; None: not known which these are."""
     if feature_map.chosen_from is None:
@@ -74,9 +94,15 @@ def no_sums(feature_map: FeatureMap) -> FeatureSums:
 
 def summed(feature_map: FeatureMap, points: Tensor, weights: Tensor | None) -> FeatureSums:
     """Sums over points, without a graph: the fast way where there is one."""
+    over: Callable[[Tensor, Tensor | None], FeatureSums] = partial(feature_sums, feature_map)
     if isinstance(feature_map, NystromFeatures) and points.device.type == "cpu":
-        return NystromSums(feature_map)(points, weights)
-    return feature_sums(feature_map, points, weights)
+        over = NystromSums(feature_map)
+    total = no_sums(feature_map)
+    for start in range(0, len(points), ROWS_AT_A_TIME):
+        part = slice(start, start + ROWS_AT_A_TIME)
+        share = None if weights is None else weights[part]
+        total = total.plus(over(points[part], share))
+    return total
 
 
 def feature_sums(feature_map: FeatureMap, points: Tensor, weights: Tensor | None) -> FeatureSums:
@@ -98,6 +124,91 @@ def scaled_sums(
         share.sum(), weighted.sum(0), features.mT @ weighted, (share * residual).sum()
     )
     return sums, log_scale
+
+
+class Moments(NamedTuple):
+    """The moments of a set of samples that the costs need.
+
+    Mean and second moment are to be multiplied by `exp(log_scale)` and `exp(2 log_scale)`.
+    """
+
+    size: float
+    mean: Tensor  # (r,)
+    second: Tensor  # (r, r)
+    residual: Tensor | None  # ()  None where the map has no certificate
+    log_scale: Tensor  # ()  a constant for differentiation
+    rounding: float = 0.0  # root mean square of the errors of the features
+
+    @property
+    def held(self) -> Tensor:
+        """Mean squared norm of the features, at most 1."""
+        return (2 * self.log_scale).exp() * self.second.diagonal().sum()
+
+    @property
+    def plain_mean(self) -> Tensor:
+        """The mean itself, which may underflow."""
+        return self.log_scale.exp() * self.mean
+
+    @property
+    def plain_second(self) -> Tensor:
+        """The second moment itself, which may underflow."""
+        return (2 * self.log_scale).exp() * self.second
+
+    @property
+    def slack(self) -> Tensor | None:
+        """The mean residual, and as much more as rounding may hide of it."""
+        return None if self.residual is None else self.residual + 2 * rounding_slip(self)
+
+
+def rounding_slip(x: Moments) -> float:
+    """How far features, and means of them, may be from those of exact arithmetic."""
+    return x.rounding + ROUNDING * torch.finfo(x.second.dtype).eps * len(x.second)
+
+
+def moments_of_sums(
+    feature_map: FeatureMap, count: int, sums: FeatureSums, log_scale: Tensor | None = None
+) -> Moments:
+    """Means from sums over `count` points, whose features have a scale taken out."""
+    total, first, second, residual = sums
+    left_out = residual / total if feature_map.certified else None
+    scale = torch.zeros_like(total) if log_scale is None else log_scale
+    return Moments(
+        float(count), first / total, second / total, left_out, scale, feature_map.rounding
+    )
+
+
+def sample_moments(feature_map: FeatureMap, points: Tensor, weights: Tensor | None) -> Moments:
+    """Moments of points, differentiable; features are computed again in the backward."""
+    sums, log_scale = sample_sums(feature_map, points, weights)
+    return moments_of_sums(feature_map, len(points), sums, log_scale)
+
+
+def sample_sums(
+    feature_map: FeatureMap, points: Tensor, weights: Tensor | None
+) -> tuple[FeatureSums, Tensor]:
+    """Sums that moments are made from, and the logarithm of the features' scale.
+
+    It can be added over sets of points, of which one may be empty, if the scales agree.
+    """
+    if not len(points):
+        # Zeros that depend on the points: all ranks of a group must take part in a backward.
+        zero = points.sum().to(feature_map.parameters)
+        zero = zero if weights is None else zero + weights.sum().to(zero)
+        r = feature_map.rank
+        nothing = FeatureSums(zero, zero.expand(r), zero.expand(r, r), zero)
+        return nothing, torch.full_like(zero.detach(), torch.finfo(zero.dtype).min)
+    found = []
+    for start in range(0, len(points), ROWS_AT_A_TIME):
+        part = slice(start, start + ROWS_AT_A_TIME)
+        share = None if weights is None else weights[part]
+        found.append(
+            checkpoint(scaled_sums, feature_map, points[part], share, use_reentrant=False)
+        )
+    log_scale = torch.stack([scale for _, scale in found]).amax(0)
+    total = found[0][0].rescaled(found[0][1] - log_scale)
+    for sums, scale in found[1:]:
+        total = total.plus(sums.rescaled(scale - log_scale))
+    return total, log_scale
 
 
 class NystromSums:

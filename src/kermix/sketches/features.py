@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Literal, Protocol, TypeAlias
@@ -16,14 +17,14 @@ from kermix.checks import (
     check_samples,
     check_seed,
     check_sizes,
+    solve_dtype,
 )
 from kermix.errors import OptionError, ShapeError, VarianceError
 from kermix.kernels.distances import CLOSE, DIRECT_DIFFERENCES_UP_TO, mismatches, numbers_of
 from kermix.kernels.gaussian import GaussianKernel, KernelTerms, Variance, VarianceRule, as_kernel
 from kermix.kernels.gram import gram_matrix, kernels_at, numbers_like, scaled_gram
 from kermix.kernels.others import PointKernel
-from kermix.linalg.cholesky import solve_dtype
-from kermix.sketches.landmarks import random_pivots, row_keys
+from kermix.kernels.subsets import row_keys
 
 __all__ = [
     "ColumnScale",
@@ -37,6 +38,7 @@ __all__ = [
     "fourier_features",
     "landmark_factor",
     "nystrom_features",
+    "random_pivots",
     "same_scale",
 ]
 
@@ -191,7 +193,7 @@ class NystromFeatures(OfLandmarks):
         landmarks: The points Z, shape (rank, d), in the units after scaling.
         kernel: The kernel between data and centers, of equal variances.
         scale: How raw columns are scaled; None if they are used as they are.
-        chosen_from: Sorted keys (`kermix.sketches.landmarks.row_keys`) of the rows that
+        chosen_from: Sorted keys (`kermix.kernels.subsets.row_keys`) of the rows that
             landmarks, kernel and scale were chosen from; empty if they depend on no data; None if
             that is not known.
     """
@@ -382,6 +384,95 @@ def nystrom_features(
         chosen = random_pivots(points, gram, rank, tolerance, generator)
     looked_at = x if isinstance(v, str) else points
     return NystromFeatures(points[chosen], kernel, None, row_keys(looked_at).unique())
+
+
+@torch.no_grad()
+def random_pivots(
+    points: Tensor,  # (N, d)
+    gram: Callable[[Tensor, Tensor], Tensor],
+    rank: int,
+    tolerance: float | None,
+    generator: torch.Generator,
+    proposals: int = 128,
+    smallest: float = 1e-12,
+) -> Tensor:  # (at most rank,)
+    """Indices of landmarks by randomly pivoted Cholesky, in blocks.
+
+    A block of pivots is proposed in proportion to the residual diagonal, and each is kept with
+    the probability that its residual, given the pivots kept before it, bears to the one it was
+    proposed with. That draws from the same distribution as one pivot at a time (Epperly, Tropp,
+    Webber), at the speed of matrix products.
+
+    Args:
+        points: The candidates.
+        gram: The kernel between two sets of points, whose diagonal is 1.
+        rank: How many to choose at most.
+        tolerance: Stop when the mean residual is below this.
+        generator: Source of the draws, on the CPU.
+        proposals: Pivots of a block, which draws depend on.
+        smallest: A residual that is rounding.
+    """
+    dtype = solve_dtype(points.device)
+    n = len(points)
+    factor = torch.empty(n, rank, dtype=dtype, device=points.device)
+    residual = torch.ones(n, dtype=dtype, device=points.device)
+    chosen = torch.empty(0, dtype=torch.long)
+    while len(chosen) < rank:
+        total = float(residual.sum())
+        if total <= n * max(tolerance or 0.0, smallest):
+            break
+        proposed = _draw(residual, proposals, generator)
+        at = proposed.to(points.device)
+        done = factor[:, : len(chosen)]
+        block = gram(points[at], points[at]).to(dtype) - done[at] @ done[at].mT
+        diagonal, left = residual[at].cpu(), rank - len(chosen)
+        kept, lower = _accept(block.cpu(), diagonal, generator, left, smallest)
+        if not len(kept):
+            residual[at] = 0  # what was proposed is represented up to rounding
+            continue
+        pivots = at[kept.to(at.device)]
+        columns = gram(points, points[pivots]).to(dtype) - done @ done[pivots].mT
+        new = torch.linalg.solve_triangular(lower.to(columns).mT, columns, upper=True, left=False)
+        factor[:, len(chosen) : len(chosen) + len(kept)] = new
+        residual = (residual - new.square().sum(-1)).clamp(min=0)
+        residual[pivots] = 0
+        chosen = torch.cat([chosen, proposed[kept]])
+    return chosen.to(points.device)
+
+
+def _draw(residual: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Indices in proportion to the residual, by inversion: repeats are allowed."""
+    cumulative = residual.cumsum(0)
+    uniform = torch.rand(count, generator=generator, dtype=torch.float64)
+    levels = uniform.to(cumulative) * cumulative[-1]
+    return torch.searchsorted(cumulative, levels).clamp(max=len(residual) - 1).cpu()
+
+
+def _accept(
+    block: Tensor,
+    proposed_with: Tensor,
+    generator: torch.Generator,
+    most: int,
+    smallest: float,
+) -> tuple[Tensor, Tensor]:
+    """Which proposals of a block are kept, and the Cholesky factor of the kernel between them."""
+    matrix, diagonal = block.numpy().copy(), proposed_with.numpy()
+    uniform = torch.rand(len(matrix), generator=generator, dtype=torch.float64).numpy()
+    left = matrix.diagonal().copy()
+    kept: list[int] = []
+    for i in range(len(matrix)):
+        if len(kept) == most:
+            break
+        if left[i] <= smallest or uniform[i] * diagonal[i] >= left[i]:
+            continue
+        column = matrix[i:, i] / left[i] ** 0.5
+        matrix[i:, i:] -= column[:, None] * column[None, :]
+        left[i:] = matrix.diagonal()[i:]
+        kept.append(i)
+    indices = torch.tensor(kept, dtype=torch.long)
+    chosen = block[indices][:, indices]
+    jitter = 1e-14 * torch.eye(len(kept), dtype=block.dtype)
+    return indices, torch.linalg.cholesky(chosen + jitter) if kept else chosen
 
 
 def fourier_features(

@@ -9,12 +9,17 @@ do not depend on labels.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from kermix.checks import check_count, check_samples, check_seed
+from kermix.checks import (
+    check_count,
+    check_samples,
+    check_seed,
+    solve_dtype,
+)
 from kermix.errors import KernelError, ShapeError
 from kermix.kernels.distances import Layout
 from kermix.kernels.gaussian import GaussianKernel, KernelTerms, mixed_kernel, variance_grid
@@ -26,8 +31,10 @@ from kermix.kernels.others import (
     as_point_kernel,
     kernel_matrix,
 )
-from kermix.kernels.subsets import symmetric_subset
-from kermix.linalg.cholesky import solve_dtype
+from kermix.kernels.subsets import (
+    row_keys,
+    symmetric_subset,
+)
 from kermix.sketches.features import (
     CANDIDATES_PER_LANDMARK,
     ColumnScale,
@@ -36,11 +43,10 @@ from kermix.sketches.features import (
     OfLandmarks,
     landmark_factor,
     nystrom_features,
+    random_pivots,
 )
-from kermix.sketches.landmarks import random_pivots, row_keys
 
 __all__ = [
-    "CenteredBasis",
     "KernelFeatures",
     "PrincipalFeatures",
     "described_kernel",
@@ -173,7 +179,6 @@ def kernel_of(words: dict[str, Any]) -> PointKernel:
 # Conventions.
 RANK, EXACT_UP_TO, LANDMARKS = 300, 1500, 500
 TOLERANCE = 1e-5  # of the largest moment, from which on a feature is kept
-NEGLIGIBLE = 1e-10  # of the largest eigenvalue, below which one is rounding
 
 
 @dataclass(frozen=True)
@@ -267,33 +272,6 @@ def _kept(moments: Tensor) -> Tensor:
     keep = moments > TOLERANCE * moments[-1]
     keep[:-RANK] = False
     return keep
-
-
-class CenteredBasis(NamedTuple):
-    """Uncorrelated features, of the largest variances first: `kernel @ basis - center`."""
-
-    basis: Tensor  # (L, r)
-    center: Tensor  # (r,)
-    variances: Tensor  # (r,)
-
-    @classmethod
-    def of(cls, gram: Tensor, reference: Tensor, shares: Tensor) -> "CenteredBasis":
-        """The features over weighted points.
-
-        Args:
-            gram: The kernel between landmarks, (L, L).
-            reference: The kernel of the points with the landmarks, (S, L).
-            shares: Weights of the points, (S,), whose sum is 1.
-        """
-        values, vectors = torch.linalg.eigh(gram)
-        keep = values > NEGLIGIBLE * values[-1]
-        whitening = vectors[:, keep] * values[keep].rsqrt()
-        features = reference @ whitening
-        center = shares @ features
-        weighted = (features - center) * shares.sqrt()[:, None]
-        variances, rotation = torch.linalg.eigh(weighted.mT @ weighted)
-        rotation = rotation.flip(1)
-        return cls(whitening @ rotation, center @ rotation, variances.flip(0).clamp(min=0))
 
 
 def features_at_two_scales(

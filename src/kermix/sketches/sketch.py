@@ -12,14 +12,21 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from kermix.checks import check_samples, check_weights
 from kermix.errors import DeviceError, ShapeError, SketchError, WeightError
 from kermix.files import read_checksummed, write_checksummed
 from kermix.kernels.distances import Layout
 from kermix.kernels.gaussian import GaussianKernel, MixedKernel
-from kermix.sketches.accumulation import FeatureSums, apart, no_sums, scaled_sums, summed
+from kermix.sketches.accumulation import (
+    FeatureSums,
+    Moments,
+    apart,
+    both,
+    moments_of_sums,
+    no_sums,
+    summed,
+)
 from kermix.sketches.features import (
     ColumnScale,
     FeatureMap,
@@ -32,58 +39,14 @@ from kermix.sketches.kernel_features import KernelFeatures, described_kernel, ke
 
 __all__ = [
     "DAMAGES",
-    "ROUNDING",
-    "Moments",
     "Origin",
     "Sketch",
     "SketchedFile",
     "StoredSketch",
     "check_same_columns",
     "read_sketch",
-    "rounding_slip",
     "write_sketch",
 ]
-
-ROUNDING = 8.0  # roundings of a moment, relative to its trace: a convention
-
-
-class Moments(NamedTuple):
-    """The moments of a set of samples that the costs need.
-
-    Mean and second moment are to be multiplied by `exp(log_scale)` and `exp(2 log_scale)`.
-    """
-
-    size: float
-    mean: Tensor  # (r,)
-    second: Tensor  # (r, r)
-    residual: Tensor | None  # ()  None where the map has no certificate
-    log_scale: Tensor  # ()  a constant for differentiation
-    rounding: float = 0.0  # root mean square of the errors of the features
-
-    @property
-    def held(self) -> Tensor:
-        """Mean squared norm of the features, at most 1."""
-        return (2 * self.log_scale).exp() * self.second.diagonal().sum()
-
-    @property
-    def plain_mean(self) -> Tensor:
-        """The mean itself, which may underflow."""
-        return self.log_scale.exp() * self.mean
-
-    @property
-    def plain_second(self) -> Tensor:
-        """The second moment itself, which may underflow."""
-        return (2 * self.log_scale).exp() * self.second
-
-    @property
-    def slack(self) -> Tensor | None:
-        """The mean residual, and as much more as rounding may hide of it."""
-        return None if self.residual is None else self.residual + 2 * rounding_slip(self)
-
-
-def rounding_slip(x: Moments) -> float:
-    """How far features, and means of them, may be from those of exact arithmetic."""
-    return x.rounding + ROUNDING * torch.finfo(x.second.dtype).eps * len(x.second)
 
 
 @dataclass(frozen=True)
@@ -135,7 +98,6 @@ def check_same_columns(a: Origin | None, b: Origin | None) -> None:
         )
 
 
-ROWS_AT_A_TIME = 16384  # a convention, on which sums depend
 SUMS = ("_total", "_first", "_second", "_residual")
 APART = "apart"
 
@@ -188,11 +150,8 @@ class Sketch:
             self.weighted = True
         sums, held = self.sums, self.apart
         with torch.no_grad():
-            for start in range(0, len(batch), ROWS_AT_A_TIME):
-                part = slice(start, start + ROWS_AT_A_TIME)
-                share = None if weights is None else weights[part]
-                sums = sums.plus(summed(self.feature_map, batch[part], share))
-                held = both(held, apart(self.feature_map, batch[part], share))
+            sums = sums.plus(summed(self.feature_map, batch, weights))
+            held = both(held, apart(self.feature_map, batch, weights))
         self._take(sums, held, len(batch))
         return self
 
@@ -347,57 +306,6 @@ def _where(a: Sketch, b: Sketch) -> str:
     first = int((pairs[0] != pairs[1]).any(0).nonzero()[0])
     origin = a.origin or b.origin
     return f" (column {first if origin is None else origin.columns[first]})"
-
-
-def both(a: FeatureSums | None, b: FeatureSums | None) -> FeatureSums | None:
-    """The sums over two sets of points, if those over each are known."""
-    return None if a is None or b is None else a.plus(b)
-
-
-def sample_moments(feature_map: FeatureMap, points: Tensor, weights: Tensor | None) -> Moments:
-    """Moments of points, differentiable; features are computed again in the backward."""
-    sums, log_scale = sample_sums(feature_map, points, weights)
-    return moments_of_sums(feature_map, len(points), sums, log_scale)
-
-
-def sample_sums(
-    feature_map: FeatureMap, points: Tensor, weights: Tensor | None
-) -> tuple[FeatureSums, Tensor]:
-    """Sums that moments are made from, and the logarithm of the features' scale.
-
-    It can be added over sets of points, of which one may be empty, if the scales agree.
-    """
-    if not len(points):
-        # Zeros that depend on the points: all ranks of a group must take part in a backward.
-        zero = points.sum().to(feature_map.parameters)
-        zero = zero if weights is None else zero + weights.sum().to(zero)
-        r = feature_map.rank
-        nothing = FeatureSums(zero, zero.expand(r), zero.expand(r, r), zero)
-        return nothing, torch.full_like(zero.detach(), torch.finfo(zero.dtype).min)
-    found = []
-    for start in range(0, len(points), ROWS_AT_A_TIME):
-        part = slice(start, start + ROWS_AT_A_TIME)
-        share = None if weights is None else weights[part]
-        found.append(
-            checkpoint(scaled_sums, feature_map, points[part], share, use_reentrant=False)
-        )
-    log_scale = torch.stack([scale for _, scale in found]).amax(0)
-    total = found[0][0].rescaled(found[0][1] - log_scale)
-    for sums, scale in found[1:]:
-        total = total.plus(sums.rescaled(scale - log_scale))
-    return total, log_scale
-
-
-def moments_of_sums(
-    feature_map: FeatureMap, count: int, sums: FeatureSums, log_scale: Tensor | None = None
-) -> Moments:
-    """Means from sums over `count` points, whose features have a scale taken out."""
-    total, first, second, residual = sums
-    left_out = residual / total if feature_map.certified else None
-    scale = torch.zeros_like(total) if log_scale is None else log_scale
-    return Moments(
-        float(count), first / total, second / total, left_out, scale, feature_map.rounding
-    )
 
 
 FORMAT = "kermix.sketches.sketch"

@@ -22,7 +22,7 @@ from kermix.checks import check_option, with_options
 from kermix.data.readers.common import AS_FOUND, Reading, ReadingOptions, reading_of
 from kermix.data.readers.parts import Batch, Part
 from kermix.data.readers.reading import Files, open_files
-from kermix.data.schema.mixed_rows import MixedRows
+from kermix.data.sources import MixedRows
 from kermix.environment import __version__
 from kermix.errors import (
     ClusterError,
@@ -34,10 +34,16 @@ from kermix.errors import (
 )
 from kermix.kernels.distances import Layout
 from kermix.kernels.gaussian import mixed_kernel
-from kermix.sketches.accumulation import FeatureSums, NystromSums, apart, no_sums
+from kermix.kernels.subsets import row_keys
+from kermix.sketches.accumulation import (
+    FeatureSums,
+    NystromSums,
+    apart,
+    both,
+    no_sums,
+)
 from kermix.sketches.features import ColumnScale, NystromFeatures, nystrom_features
-from kermix.sketches.landmarks import row_keys
-from kermix.sketches.sketch import Origin, Sketch, SketchedFile, both
+from kermix.sketches.sketch import Origin, Sketch, SketchedFile
 from kermix.tables.sketch_sampling import order_of_rows, sampled, typed_sample
 
 __all__ = [

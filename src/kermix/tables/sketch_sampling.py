@@ -15,8 +15,8 @@ from torch import Tensor
 from kermix.data.readers.common import Reading, load_pyarrow
 from kermix.data.readers.parts import Part
 from kermix.data.readers.reading import Files, open_files
-from kermix.data.schema.mixed_rows import MixedRows
 from kermix.data.schema.schema import Schema
+from kermix.data.sources import MixedRows
 from kermix.errors import OptionError, SampleError, TableError
 
 __all__ = ["order_of_rows", "sampled", "typed_sample"]

@@ -7,6 +7,7 @@ from kermix.errors import OptionError
 from kermix.settings import (
     AVERAGE,
     BATCH_SIZE,
+    BUDGET,
     LEARNING_RATE,
     SEED,
     STEPS,
@@ -18,6 +19,7 @@ from kermix.settings import (
     Settings,
     usual,
 )
+from kermix.training.budget import DEFAULT, QUICK
 
 __all__ = [
     "CODED",
@@ -196,6 +198,7 @@ class FitSettings(Settings):
             "Batch size of a training step of the autoencoder.", least=2, rare=True, of=(IMAGES,)
         ),
     ] = 256
+    budget: Annotated[str | None, replace(BUDGET, of=(ROWS, IMAGES))] = None
     steps: Annotated[int, STEPS] = usual(800, images=2000, contexts=300)
     refine_steps: Annotated[
         int | None,
@@ -303,6 +306,11 @@ class FitSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.budget not in (None, QUICK, DEFAULT):
+            raise OptionError(
+                f"budget={self.budget!r} is for the table model (model='table'): a fit of rows or "
+                "images is quick or default."
+            )
         costs = COSTS[self.family.name]
         if self.cost not in costs:
             raise OptionError(

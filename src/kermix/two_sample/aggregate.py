@@ -15,7 +15,7 @@ from typing import TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from kermix.checks import check_count, with_options
+from kermix.checks import check_count, check_level, with_options
 from kermix.errors import OptionError
 from kermix.kernels.distances import Layout
 from kermix.two_sample.column_scores import (
@@ -26,14 +26,6 @@ from kermix.two_sample.column_scores import (
     dependence_pvalues,
     pairs_to_look_at,
     places_of_names,
-)
-from kermix.two_sample.depth import DEPTHS, DepthStatistics
-from kermix.two_sample.kernel_family import (
-    MEANS,
-    SECOND_MOMENTS,
-    KernelFamilyStatistics,
-    Kernels,
-    Scaling,
 )
 from kermix.two_sample.permutation import (
     PERMUTATIONS,
@@ -48,6 +40,15 @@ from kermix.two_sample.permutation import (
     ranked_rows,
     round_to_significant,
     smallest_pvalue,
+)
+from kermix.two_sample.row_statistics import (
+    DEPTHS,
+    MEANS,
+    SECOND_MOMENTS,
+    DepthStatistics,
+    KernelFamilyStatistics,
+    Kernels,
+    Scaling,
 )
 
 __all__ = [
@@ -222,8 +223,7 @@ def aggregate_rows(
     """
     level, groups, weights = options["level"], options["groups"], options["weights"]
     check_count("permutations", permutations)
-    if not 0 < level < 1:
-        raise OptionError(f"level={level!r} must be between 0 and 1, such as 0.05.")
+    check_level(level)
     _check_size(len(pooled), groups, weights)
     places = _places(pooled, layout) if options["places"] is None else options["places"]
     generator, pooled = own_generator(seed), pooled.double()

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from kermix.data.schema.columns import NumberColumn
-from kermix.data.schema.mixed_rows import MixedRows
+from kermix.data.sources import MixedRows
 from kermix.two_sample.permutation import (
     ExchangeableUnits,
     StatisticValues,

@@ -18,6 +18,7 @@ from kermix.checks import (
     check_samples,
     check_weights,
     rows_at_once,
+    solve_dtype,
     with_options,
 )
 from kermix.errors import OptionError, ShapeError, WeightError
@@ -25,8 +26,7 @@ from kermix.kernels.distances import Layout
 from kermix.kernels.gaussian import GaussianKernel, choose_variance, mixed_kernel, variance_grid
 from kermix.kernels.gram import gram
 from kermix.kernels.others import AnyKernel, PointKernel, as_point_kernel
-from kermix.linalg.cholesky import checked_ridge, solve_dtype
-from kermix.sketches.kernel_features import NEGLIGIBLE
+from kermix.linalg.cholesky import checked_ridge
 from kermix.two_sample.aggregate import AggregateTest, aggregate_rows
 from kermix.two_sample.cost_statistics import (
     COST_RIDGE,
@@ -44,6 +44,7 @@ from kermix.two_sample.permutation import (
     own_generator,
     permutation_test,
 )
+from kermix.two_sample.row_statistics import NEGLIGIBLE
 
 __all__ = [
     "COSTS",

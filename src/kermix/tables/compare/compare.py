@@ -1,34 +1,70 @@
 """Compare two data sets: one verdict, and on demand every cost with error bars and p-values."""
 
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
 
-from kermix.checks import check_count, check_option, with_options
+from kermix.checks import check_count, check_level, check_option, with_options
 from kermix.data.readers.common import AS_FOUND, Reading, ReadingOptions, reading_of
-from kermix.data.sources import Source, Table
+from kermix.data.sources import Source, Table, are_sketches, standardized
 from kermix.errors import OptionError
 from kermix.kernels.gaussian import GaussianKernel, variance_grid
-from kermix.sketches.sketch import Sketch
 from kermix.tables.compare.coincidence import read_once
 from kermix.tables.compare.column_changes import ComparedRows
-from kermix.tables.compare.cost_details import DetailsTask, standardized
-from kermix.tables.compare.result import Comparison
+from kermix.tables.compare.result import Comparison, Details
 from kermix.tables.compare.verdict import JudgementTask
 from kermix.two_sample.permutation import own_generator, permutations_for
 
 __all__ = [
     "COUNTED_ONCE",
     "CompareOptions",
-    "are_sketches",
-    "check_level",
     "compare",
 ]
 
 COUNTED_ONCE = "more than coincidence explains; each counts once."
+
+
+@dataclass(frozen=True)
+class DetailsTask:
+    """What is needed to find the details of a comparison, when somebody asks for them.
+
+    Attributes:
+        rows: As they were read.
+        points: The same, with columns scaled if they are.
+        v: Variances of the kernels; None: some are found from the points.
+        permutations: Behind each p-value.
+        jackknife_groups: Groups that are left out to find error bars.
+        seed: Of tests.
+        state: Of the generator of everything else.
+        notes: On how columns were scaled.
+    """
+
+    rows: ComparedRows
+    points: Tensor = field(repr=False)
+    v: tuple[float, ...] | None
+    permutations: int
+    jackknife_groups: int
+    seed: int
+    state: Tensor = field(repr=False)
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def variances(self) -> tuple[float, ...]:
+        """Of the kernels."""
+        return variance_grid(self.points, 4, self.rows.layout) if self.v is None else self.v
+
+    def find(self) -> Details:
+        """Compute them."""
+        from kermix.tables.compare.cost_details import cost_details
+
+        return cost_details(
+            self.rows, self.points, self.variances, self.permutations, self.jackknife_groups,
+            self.seed, self.state, self.notes,
+        )  # fmt: skip
 
 
 class CompareOptions(ReadingOptions, total=False):
@@ -129,7 +165,7 @@ def compare(
     pooled, scale = rows.pooled, None
     if mixed is None:
         pooled, scale = standardized(pooled, options["standardize"], scaled)
-    grid = variance_grid(pooled, 4, rows.layout) if isinstance(v, str) else _variances(v)
+    given = None if isinstance(v, str) else _variances(v)
     judge = None
     if permutations != 0:
         labelings = permutations_for(level) if permutations is None else permutations
@@ -141,37 +177,16 @@ def compare(
         sizes=sizes,
         used=(rows.n, len(rows.pooled) - rows.n),
         columns=rows.names,
-        variances=grid,
         reading_notes=tuple(notes),
         compared=rows,
         _judge=judge,
         _details=DetailsTask(
-            rows, pooled, grid, 200 if permutations is None else permutations,
+            rows, pooled, given, 200 if permutations is None else permutations,
             options["jackknife_groups"], seed, generator.get_state(), tuple(scaled),
         ),
         _scale=scale,
         _layout=rows.layout,
     )  # fmt: skip
-
-
-def are_sketches(x: object, y: object) -> bool:
-    """Whether two sources are sketches, or the names of files of some; a single one is refused."""
-    found = [
-        Path(s).suffix == ".sketch" if isinstance(s, str | Path) else isinstance(s, Sketch)
-        for s in (x, y)
-    ]
-    if any(found) and not all(found):
-        raise OptionError(
-            "A sketch can only be compared with another sketch: sketch the other data set first, "
-            "with --landmarks-from (landmarks_from) this one."
-        )
-    return all(found)
-
-
-def check_level(level: float) -> None:
-    """Refuse what is no level of significance."""
-    if not 0 < level < 1:
-        raise OptionError(f"level={level!r} must be between 0 and 1, such as 0.05.")
 
 
 def _refuse_beside_sketches(reading: Reading) -> None:

@@ -7,8 +7,8 @@ turn for those of the other costs, which are means over pairs (`kermix.two_sampl
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -51,85 +51,76 @@ from kermix.two_sample.permutation import (
     random_labelings,
 )
 
-__all__ = ["DetailsTask", "MatrixStatistics", "standardized"]
+__all__ = ["MatrixStatistics", "cost_details"]
 
 # Reasoned, no record; groups and splits: on other seeds than results/bench/errorbars-cpu2.json.
 PAIRS_UP_TO = 1000  # rows of a side; matrices of them are decomposed
 MEANS_UP_TO = 4000  # rows of a side whose pairs are summed over
 
 
-@dataclass(frozen=True)
-class DetailsTask:
-    """What is needed to find the details of a comparison, when somebody asks for them.
-
-    Attributes:
-        rows: As they were read.
-        points: The same, with columns scaled if they are.
-        variances: Of the kernels.
-        permutations: Behind each p-value.
-        jackknife_groups: Groups that are left out to find error bars.
-        seed: Of tests.
-        state: Of the generator of everything else.
-        notes: On how columns were scaled.
-    """
-
-    rows: ComparedRows
-    points: Tensor = field(repr=False)
-    variances: tuple[float, ...]
-    permutations: int
-    jackknife_groups: int
-    seed: int
-    state: Tensor = field(repr=False)
-    notes: tuple[str, ...] = ()
-
-    @torch.no_grad()
-    def find(self) -> Details:
-        """Compute them."""
-        generator = own_generator(self.seed)
-        generator.set_state(self.state)
-        n, layout, permutations = self.rows.n, self.rows.layout, self.permutations
-        points_x, points_y = self.points[:n], self.points[n:]
-        used = n, len(points_y)
-        notes = list(self.notes)
-        tests = self._tests(generator, notes)
-        sides = [_shuffled(points, generator) for points in (points_x, points_y)]
-        ridge = default_ridge(self.rows.pooled.dtype)
-        found = _measures(sides, self.variances, self.jackknife_groups, ridge, generator, layout)
-        measures = [replace(m, pvalue=_pvalue(m, tests)) for m in found]
-        measures.sort(key=lambda m: (list(TITLES).index(m.name), m.variance or 0.0))
-        notes += _notes(measures, used, self.jackknife_groups)
-        if permutations:
-            notes.append(
-                f"p-values: exact, {permutations} permutations, one variance each; over all "
-                "variances "
-                + ", ".join(f"{c} {t.pvalue:.3g}" for c, t in tests.items() if c != "energy")
-                + "."
-            )
-        x, y = (side[:PAIRS_UP_TO] for side in sides)
-        return Details(tuple(measures), tests, tuple(notes), x, y)
-
-    def _tests(self, generator: torch.Generator, notes: list[str]) -> dict[str, TwoSampleResult]:
-        """Tests of all costs, of rows or of blocks of many rows."""
-        if not self.permutations:
-            return {}
-        n, layout, points = self.rows.n, self.rows.layout, self.points.double()
-        sizes = n, len(points) - n
-        large = max(sizes) > PAIRS_UP_TO
-        if not large:
-            generator = own_generator(self.seed)
-            if layout is None:
-                points = points - points.mean(0)
-        units = ExchangeableUnits.of(
-            points, n, self.permutations, generator, rows_up_to=0 if large else None
+@torch.no_grad()
+def cost_details(
+    rows: ComparedRows,
+    points: Tensor,
+    variances: tuple[float, ...],
+    permutations: int,
+    jackknife_groups: int,
+    seed: int,
+    state: Tensor,
+    notes: Sequence[str] = (),
+) -> Details:
+    """Every measure with its error bar, and the tests; arguments are those of `DetailsTask`."""
+    generator = own_generator(seed)
+    generator.set_state(state)
+    used, layout, told = (rows.n, len(points) - rows.n), rows.layout, [*notes]
+    tests = _tests(points, used, layout, variances, permutations, seed, generator, told)
+    sides = [_shuffled(side, generator) for side in points.split(used)]
+    ridge = default_ridge(rows.pooled.dtype)
+    found = _measures(sides, variances, jackknife_groups, ridge, generator, layout)
+    measures = [replace(m, pvalue=_pvalue(m, tests)) for m in found]
+    measures.sort(key=lambda m: (list(TITLES).index(m.name), m.variance or 0.0))
+    told += _notes(measures, used, jackknife_groups)
+    if permutations:
+        told.append(
+            f"p-values: exact, {permutations} permutations, one variance each; over all "
+            "variances "
+            + ", ".join(f"{c} {t.pvalue:.3g}" for c, t in tests.items() if c != "energy")
+            + "."
         )
-        if units.blocks is not None:
-            notes.append(_on_blocks(units.blocks, points, layout))
-        statistics: list[Statistic[ExchangeableUnits]] = [
-            *(CostStatistics(KERNEL_COSTS, mixed_kernel(points, layout, v), generator=generator)
-              for v in self.variances),
-            EnergyStatistic(layout, generator),
-        ]  # fmt: skip
-        return cost_tests(units, statistics, self.variances, sizes)
+    x, y = (side[:PAIRS_UP_TO] for side in sides)
+    return Details(tuple(measures), tests, tuple(told), x, y)
+
+
+def _tests(
+    points: Tensor,
+    used: tuple[int, int],
+    layout: Layout | None,
+    variances: tuple[float, ...],
+    permutations: int,
+    seed: int,
+    generator: torch.Generator,
+    notes: list[str],
+) -> dict[str, TwoSampleResult]:
+    """Tests of all costs, of rows or of blocks of many rows."""
+    if not permutations:
+        return {}
+    points = points.double()
+    large = max(used) > PAIRS_UP_TO
+    if not large:
+        generator = own_generator(seed)
+        if layout is None:
+            points = points - points.mean(0)
+    units = ExchangeableUnits.of(
+        points, used[0], permutations, generator, rows_up_to=0 if large else None
+    )
+    if units.blocks is not None:
+        notes.append(_on_blocks(units.blocks, points, layout))
+    statistics: list[Statistic[ExchangeableUnits]] = [
+        *(CostStatistics(KERNEL_COSTS, mixed_kernel(points, layout, v), generator=generator)
+          for v in variances),
+        EnergyStatistic(layout, generator),
+    ]  # fmt: skip
+    return cost_tests(units, statistics, variances, used)
 
 
 def _on_blocks(blocks: Blocks, points: Tensor, layout: Layout | None) -> str:
@@ -212,22 +203,6 @@ def _shuffled(points: Tensor, generator: torch.Generator) -> Tensor:
     if len(points) <= PAIRS_UP_TO:
         return points
     return points[torch.randperm(len(points), generator=generator)[:MEANS_UP_TO]]
-
-
-def standardized(
-    pooled: Tensor, asked: bool | Literal["auto"], notes: list[str], beyond: float = 10.0
-) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-    """Rows divided by the spread of their columns, if asked, and by what; a note says so."""
-    # Sums of sorted columns do not depend, not even by rounding, on the order of rows.
-    spread, centre = torch.std_mean(pooled.sort(0).values, 0)
-    positive = spread[spread > 0]
-    if asked == "auto":
-        asked = len(positive) > 0 and bool(positive.max() > beyond * positive.min())
-    if not asked:
-        return pooled, None
-    spread = torch.where(spread > 0, spread, 1.0)
-    notes.append("Columns are divided by their pooled standard deviations.")
-    return (pooled - centre) / spread, (centre, spread)
 
 
 class LogCosts(NamedTuple):
@@ -351,7 +326,7 @@ class MatrixStatistics(GramStatistics):
     Args:
         cross: The cross Gram matrix, (K, N).
         own_x: That of the data, (N, N).
-        own_y: That of the centres, (K, K).
+        own_y: That of the centers, (K, K).
         ridge: Ridge of the latter two.
     """
 
@@ -372,7 +347,7 @@ class MatrixStatistics(GramStatistics):
         return self._own_x.mean().log()
 
     def log_norm_y(self) -> Tensor:
-        """That of the centres' Gram matrix."""
+        """That of the centers' Gram matrix."""
         return self._own_y.mean().log()
 
     def projection(self) -> tuple[Tensor, Tensor]:  # (K,), ()

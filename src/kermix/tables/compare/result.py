@@ -106,15 +106,24 @@ class DeferredResult(Protocol[Found]):
         """Find it."""
 
 
+class DeferredDetails(DeferredResult[Details], Protocol):
+    """Details of costs whose variances are found by themselves."""
+
+    @property
+    def variances(self) -> tuple[float, ...]:
+        """Of the kernels."""
+
+
 @dataclass(frozen=True)
 class Known:
     """Something that is known already."""
 
-    found: Any
+    result: Any
+    variances: tuple[float, ...] = ()
 
     def find(self) -> Any:
         """It is there."""
-        return self.found
+        return self.result
 
 
 @dataclass(frozen=True, repr=False)
@@ -129,7 +138,6 @@ class Comparison(AnswerFirst):
         sizes: Number of rows of each.
         used: Number of rows used of each.
         columns: Names of the columns.
-        variances: Variances of the kernels of the costs.
         reading_notes: What was assumed and ignored when the sets were read.
         compared: The rows; None for sketches.
     """
@@ -138,9 +146,8 @@ class Comparison(AnswerFirst):
     sizes: tuple[int, int]
     used: tuple[int, int]
     columns: tuple[str, ...]
-    variances: tuple[float, ...]
     reading_notes: tuple[str, ...]
-    _details: DeferredResult[Details] = field(repr=False, compare=False)
+    _details: DeferredDetails = field(repr=False, compare=False)
     _judge: DeferredResult[Judgement] | None = field(default=None, repr=False, compare=False)
     compared: ComparedRows | None = field(default=None, repr=False, compare=False)
     _scale: tuple[Tensor, Tensor] | None = field(default=None, repr=False, compare=False)
@@ -172,6 +179,11 @@ class Comparison(AnswerFirst):
     def has_verdict(self) -> bool:
         """Whether there is a verdict: not without permutations."""
         return self._judge is not None
+
+    @property
+    def variances(self) -> tuple[float, ...]:
+        """Variances of the kernels of the costs."""
+        return self._details.variances
 
     @cached_property
     def found(self) -> Details:

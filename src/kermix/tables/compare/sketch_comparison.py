@@ -117,7 +117,6 @@ def compare_sketches(x: Any, y: Any, level: float = 0.05, widest: float = 0.1) -
         sizes=rows,
         used=rows,
         columns=() if x.origin is None else x.origin.columns,
-        variances=(),
         reading_notes=(),
         _details=Known(Details(tuple(measures), {}, tuple(notes))),
         _judge=Known(judge_sketches(test, names, rows, level)),
@@ -141,7 +140,7 @@ def drift(sketches: Sequence[Sketch], names: Sequence[str]) -> Drift:
         _step(b, a, name) for a, b, name in zip(sketches, sketches[1:], names, strict=False)
     ]
     remarks = dict.fromkeys(
-        f"p of {name} against {step.against}: {note}"
+        f"p of {name} against {step.against}: {note.partition('; ')[2] or note}"
         for steps in (first, previous)
         for name, (step, note) in zip(names[1:], steps, strict=True)
         if note is not None

@@ -19,9 +19,11 @@ from torch import Tensor
 from kermix.checks import check_count, check_number, check_samples
 from kermix.data.readers.common import Reading, listed
 from kermix.data.readers.reading import read_frame
-from kermix.data.schema.mixed_rows import MixedRows
 from kermix.data.schema.schema import Schema
-from kermix.data.sources import Source
+from kermix.data.sources import (
+    MixedRows,
+    Source,
+)
 from kermix.errors import OptionError, RunError, SampleError, SchemaError, ShapeError
 from kermix.files import whole_file
 from kermix.kernels.distances import Layout

@@ -12,13 +12,13 @@ from typing import Any, Literal, NamedTuple, TypeAlias, Unpack, get_args
 
 import numpy as np
 
-from kermix.checks import check_count, check_option, with_options
+from kermix.checks import check_count, check_level, check_option, with_options
 from kermix.data.readers.common import AS_FOUND, ReadingOptions, listed, reading_of
 from kermix.data.readers.frames import Frame
 from kermix.data.schema.columns import family
 from kermix.data.sources import Source
 from kermix.errors import OptionError
-from kermix.tables.compare.compare import COUNTED_ONCE, check_level, compare
+from kermix.tables.compare.compare import COUNTED_ONCE, compare
 from kermix.tables.compare.result import AnswerFirst, Shown, aligned
 from kermix.tables.compare.verdict import ColumnVerdict, Verdict
 from kermix.tables.drift.periods import Periods, read_periods, together, year_before

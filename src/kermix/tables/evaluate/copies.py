@@ -535,7 +535,7 @@ def _warped(
         column = rows.mixed.schema[place.name]
         assert q is not None
         assert isinstance(column, NumberColumn)
-        scores = found.numpy() * rows.mixed.spread[q] + rows.mixed.centre[q]
+        scores = found.numpy() * rows.mixed.spread[q] + rows.mixed.center[q]
         found = torch.from_numpy(column.map.inverse(scores))
     own = found[:training]
     if float(found.min()) > 0 and float(own.max()) > orders * float(own.min()):

@@ -12,14 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.checks import check_count, check_option, check_seed, with_options
-from kermix.costs.functions import Kernel, svd_cost
+from kermix.checks import check_count, check_level, check_option, check_seed, with_options
 from kermix.data.dataset import column_names
 from kermix.data.readers.common import AS_FOUND, ReadingOptions, reading_of
+from kermix.data.sources import are_sketches
 from kermix.errors import SampleError
 from kermix.evaluation.diversity import RESIDUAL, check_eta, ken
 from kermix.evaluation.spectra import RULES, chosen_kernel, feature_map_of, refuse_beside_sketch
-from kermix.kernels.gaussian import GaussianKernel, choose_variance
+from kermix.kernels.gaussian import (
+    GaussianKernel,
+    Kernel,
+    choose_variance,
+)
 from kermix.kernels.others import AnyKernel
 from kermix.sketches.features import FeatureMap
 from kermix.sketches.sketch import Sketch, check_comparable
@@ -28,8 +32,6 @@ from kermix.tables.compare.coincidence import (
     repeats_beyond_coincidence,
 )
 from kermix.tables.compare.column_changes import ComparedRows
-from kermix.tables.compare.compare import are_sketches, check_level
-from kermix.tables.compare.sketch_comparison import open_sketches
 from kermix.tables.compare.verdict import JudgementTask, Verdict, judge_sketches
 from kermix.tables.evaluate.copies import (
     Memorizing,
@@ -80,6 +82,9 @@ def evaluate_sketches(real: Any, fake: Any, eta: float, level: float) -> Evaluat
         eta: How many times as frequent a novel mode is.
         level: At which p-values sets are called different.
     """
+    from kermix.costs.functions import svd_cost
+    from kermix.tables.compare.sketch_comparison import open_sketches
+
     names, (x, y) = open_sketches(real, fake, ("real", "fake"))
     check_comparable(x, y)
     verdict = judge_sketches(mean_test(x, y), names, (x.count, y.count), level).verdict

@@ -17,16 +17,26 @@ from kermix.data.dataset import Dataset
 from kermix.data.loading import load
 from kermix.data.readers.common import Reading
 from kermix.data.readers.reading import read_alike
-from kermix.data.schema.mixed_rows import MixedRows
 from kermix.data.schema.schema import Schema
-from kermix.data.sources import Sources, Table, common_columns, read_sources, read_table
+from kermix.data.sources import (
+    MixedRows,
+    Sources,
+    Table,
+    common_columns,
+    read_sources,
+    read_table,
+    standardized,
+)
 from kermix.errors import ImageError, MissingExtraError, SampleError, TableError
 from kermix.kernels.distances import Layout
-from kermix.sketches.accumulation import FeatureSums
+from kermix.sketches.accumulation import (
+    FeatureSums,
+    Moments,
+    moments_of_sums,
+    summed,
+)
 from kermix.sketches.features import FeatureMap
-from kermix.sketches.sketch import Moments, Sketch, moments_of_sums
 from kermix.tables.compare.column_changes import ComparedRows
-from kermix.tables.compare.cost_details import standardized
 from kermix.two_sample.error_bars import jackknife_variance
 
 __all__ = [
@@ -82,6 +92,13 @@ def needed_rows(
     return int(float(f"{min(max(1.0, rows * times), most):.2g}"))
 
 
+class Part(NamedTuple):
+    """How many samples are in a part, and sums of their features."""
+
+    rows: int
+    sums: FeatureSums
+
+
 class PartedPair:
     """Sums of features over ten random parts of each of two sets of samples.
 
@@ -101,14 +118,12 @@ class PartedPair:
     @property
     def whole(self) -> tuple[Moments, Moments]:
         """Moments of both sets."""
-        return self._moments(self.parts[0]), self._moments(self.parts[1])
+        return _added(self.features, self.parts[0]), _added(self.features, self.parts[1])
 
     def without_each(self) -> list[tuple[Moments, Moments]]:
         """Moments of both sets without one part of each."""
-        fewest = min(len(p) for p in self.parts)
-        return [
-            (self._without(0, k), self._without(1, k)) for k in range(fewest)
-        ]  # fmt: skip
+        one, two = (_without_each(self.features, parts) for parts in self.parts)
+        return list(zip(one, two, strict=False))
 
     def mixed(self, times: int = 19) -> list[tuple[Moments, Moments]]:
         """Moments of two sets that have half of the parts of each: what equal sets would give.
@@ -118,13 +133,13 @@ class PartedPair:
         """
         found = []
         for _ in range(times):
-            sides: tuple[list[Sketch], list[Sketch]] = [], []
+            sides: tuple[list[Part], list[Part]] = [], []
             for k, parts in enumerate(self.parts):
                 order = torch.randperm(len(parts), generator=self._generator).tolist()
                 half = (len(parts) + k) // 2  # of odd numbers, the larger half once on each side
                 sides[0].extend(parts[i] for i in order[:half])
                 sides[1].extend(parts[i] for i in order[half:])
-            found.append((self._moments(sides[0]), self._moments(sides[1])))
+            found.append((_added(self.features, sides[0]), _added(self.features, sides[1])))
         return found
 
     def error_of(self, statistic: Callable[[Moments, Moments], float]) -> Jackknife:
@@ -133,33 +148,30 @@ class PartedPair:
             statistic(*self.whole), [statistic(*pair) for pair in self.without_each()]
         )
 
-    def _without(self, side: int, left_out: int) -> Moments:
-        return self._moments([p for k, p in enumerate(self.parts[side]) if k != left_out])
-
-    def _moments(self, parts: list[Sketch]) -> Moments:
-        return _added(self.features, parts)
-
 
 def moments_of_parts(
     features: FeatureMap, points: Tensor, seed: int
 ) -> tuple[Moments, list[Moments]]:
     """Moments of one set of samples, and without each of ten random parts."""
     parts = _parted(features, points, torch.Generator().manual_seed(seed))
-    without = [_added(features, parts[:k] + parts[k + 1 :]) for k in range(len(parts))]
-    return _added(features, parts), without
+    return _added(features, parts), _without_each(features, parts)
 
 
-def _added(features: FeatureMap, parts: list[Sketch]) -> Moments:
-    total: FeatureSums = parts[0].sums
+def _parted(features: FeatureMap, points: Tensor, generator: torch.Generator) -> list[Part]:
+    order = torch.randperm(len(points), generator=generator)
+    parts = order.tensor_split(min(PARTS, len(points)))
+    return [Part(len(part), summed(features, points[part], None)) for part in parts]
+
+
+def _added(features: FeatureMap, parts: list[Part]) -> Moments:
+    total = parts[0].sums
     for part in parts[1:]:
         total = total.plus(part.sums)
-    return moments_of_sums(features, sum(p.count for p in parts), total)
+    return moments_of_sums(features, sum(p.rows for p in parts), total)
 
 
-def _parted(features: FeatureMap, points: Tensor, generator: torch.Generator) -> list[Sketch]:
-    order = torch.randperm(len(points), generator=generator)
-    parts = min(PARTS, len(points))
-    return [Sketch(features).update(points[part]) for part in order.tensor_split(parts)]
+def _without_each(features: FeatureMap, parts: list[Part]) -> list[Moments]:
+    return [_added(features, parts[:k] + parts[k + 1 :]) for k in range(len(parts))]
 
 
 Embedding = Callable[[Tensor], Tensor]

@@ -32,8 +32,8 @@ from kermix.evaluation.sample_distances import (
 from kermix.evaluation.spectra import spectrum_of_moments
 from kermix.kernels.gaussian import GaussianKernel
 from kermix.kernels.others import PointKernel
+from kermix.sketches.accumulation import Moments
 from kermix.sketches.features import FeatureMap
-from kermix.sketches.sketch import Moments
 from kermix.tables.compare.column_changes import (
     ColumnValues,
     ComparedRows,
@@ -214,7 +214,7 @@ SPECTRAL_READINGS = {
     "missing or narrow, above 1 there is too much noise",
     "rke_ratio": "number of modes, fake over real, of as many rows of each",
     "invented": "mass and variety of what fake samples have more often than real ones; read it "
-    "against `if same`",
+    "against 'if same'",
     "missed": "mass and variety of what real samples have more often than fake ones",
 }
 

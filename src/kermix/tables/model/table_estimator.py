@@ -1,11 +1,12 @@
 """The table model as an estimator: fitted, trained further, saved and loaded."""
 
 import copy
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -18,15 +19,17 @@ from kermix.data.readers.common import Reading
 from kermix.data.readers.frames import FRAME_KINDS, Frame
 from kermix.data.readers.reading import read_frame
 from kermix.data.schema.schema import EncodedTable, Schema
-from kermix.errors import PoorFitWarning, RunError, SchemaError, TableError
+from kermix.errors import OptionError, PoorFitWarning, RunError, SchemaError, TableError
 from kermix.tables.model.conditioning import place_of
 from kermix.tables.model.equal_columns import check_equal_columns
 from kermix.tables.model.layout import TableLayout, with_codes
 from kermix.tables.model.network import TableNetwork
+from kermix.tables.model.planning import SIZES, planned
 from kermix.tables.model.table_answers import TableAnswers
 from kermix.tables.model.table_settings import TableModelSettings
 from kermix.tables.model.table_training import TableModelTask
 from kermix.tables.model.training_rows import TableRows, table_split
+from kermix.training.budget import seconds_of
 from kermix.training.checkpoints import (
     check_declared,
     device_of,
@@ -41,6 +44,16 @@ __all__ = ["TableModel"]
 
 FORMAT, VERSION = "kermix table model", 1
 BY_DEVICE = ("width", "blocks", "steps", "learning_rate", "average", "patience", "order_share")
+
+
+class _Encoded(NamedTuple):
+    """Rows to train with."""
+
+    schema: Schema
+    layout: TableLayout
+    frame: Frame
+    encoded: EncodedTable
+    weights: Tensor | None
 
 
 class TableModel(TableAnswers, BaseEstimator):
@@ -58,6 +71,8 @@ class TableModel(TableAnswers, BaseEstimator):
         target_share: Share of the training in which all columns but the target are observed: 1
             trains only a conditional density of the target.
         kinds: Kinds of columns by name, to override those of `kermix.Schema.infer`.
+        budget: "quick", "default" or "best", or a time in which `fit` is to end, such as "90s" or
+            "2m".
         width: Number of features per row. Where this, or another of the settings that are None, is
             not given, it suits the device: a GPU has time for a wide network and many steps.
         blocks: Number of residual blocks.
@@ -105,6 +120,7 @@ class TableModel(TableAnswers, BaseEstimator):
         target: str | None = None,
         *,
         kinds: Mapping[str, Any] | None = None,
+        budget: str | None = None,
         width: int | None = None,
         blocks: int | None = None,
         steps: int | None = None,
@@ -125,6 +141,7 @@ class TableModel(TableAnswers, BaseEstimator):
     ) -> None:
         self.target = target
         self.kinds = kinds
+        self.budget = budget
         self.width = width
         self.blocks = blocks
         self.steps = steps
@@ -160,6 +177,7 @@ class TableModel(TableAnswers, BaseEstimator):
             y: Not used.
             sample_weight: A weight for each row; rows with weight 0 are ignored.
         """
+        began = time.monotonic()
         said = Reading(kinds=dict(self.kinds or {}))
         frame, weights = _weighted(read_frame(checked_array(X), said)[0], sample_weight)
         schema = Schema.infer(frame, kinds=self.kinds)
@@ -174,7 +192,8 @@ class TableModel(TableAnswers, BaseEstimator):
         encoded = schema.encode(frame)
         layout = TableLayout.found(schema, frame, encoded, self.equal_columns)
         schema, encoded, layout = with_codes(schema, frame, encoded, layout)
-        return self._trained(schema, layout, frame, encoded, weights)
+        found = _Encoded(schema, layout, frame, encoded, weights)
+        return self._trained(found, began)
 
     def adapt(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Continue training from the current weights, on other rows with the same columns.
@@ -193,14 +212,15 @@ class TableModel(TableAnswers, BaseEstimator):
         """
         if not hasattr(self, "network_"):
             return self.fit(X, y, sample_weight)
+        began = time.monotonic()
         read = read_frame(checked_array(X), self.schema_.reading())[0]
         frame, weights = _weighted(read, sample_weight)
         encoded = self.schema_.encode(frame, extra=True)
         if not len(encoded):
             raise TableError(f"{frame.name}: there are no rows to train on.")
         check_equal_columns(self.schema_, self.network_.layout.equal_pairs, frame, encoded)
-        network = self.network_
-        return self._trained(self.schema_, network.layout, frame, encoded, weights, network)
+        found = _Encoded(self.schema_, self.network_.layout, frame, encoded, weights)
+        return self._trained(found, began, self.network_)
 
     def predict(self, X: Any, target: str | None = None) -> np.ndarray:
         """The most likely value of the target, or the median of a number, for each row."""
@@ -233,20 +253,19 @@ class TableModel(TableAnswers, BaseEstimator):
         return X
 
     def _trained(
-        self,
-        schema: Schema,
-        layout: TableLayout,
-        frame: Frame,
-        encoded: EncodedTable,
-        weights: Tensor | None,
-        network: TableNetwork | None = None,
+        self, found: "_Encoded", began: float, network: TableNetwork | None = None
     ) -> Self:
+        schema, layout, frame, encoded, weights = found
         settings = self._settings(schema, network).for_rows(len(encoded))
         with gradients_on():
             codes, values = layout.with_flags(schema, frame, encoded).tensors()
             rows = TableRows(codes, values, weights)
+            chosen = network is not None or any(getattr(self, name) is not None for name in SIZES)
+            plan = planned(layout, rows, settings, began=began, device=self.device, chosen=chosen)
+            settings = settings if plan is None else plan.settings
             network = copy.deepcopy(network)  # an error leaves the model as it was
-            task = TableModelTask(layout, rows, settings, network)
+            course = None if plan is None else plan.course()
+            task = TableModelTask(layout, rows, settings, network, course=course)
             trainer = Trainer(task, device=self.device)
             trainer.run()
         held, _ = table_split(len(encoded), settings)
@@ -263,8 +282,13 @@ class TableModel(TableAnswers, BaseEstimator):
 
     def _settings(self, schema: Schema, network: TableNetwork | None) -> TableModelSettings:
         """What was chosen; what was not, as it suits the device."""
+        if self.steps is not None and seconds_of(self.budget) is not None:
+            raise OptionError(
+                f"steps={self.steps}: budget={self.budget!r} says how long to train; leave out "
+                "one of them."
+            )
         settings = TableModelSettings(
-            batch_size=self.batch_size, dropout=self.dropout,
+            budget=self.budget, batch_size=self.batch_size, dropout=self.dropout,
             members=self.members if network is None else network.members,
             calibrate=self.calibrate, out_of_fold=True,
             validation_fraction=self.validation_fraction,
@@ -272,8 +296,7 @@ class TableModel(TableAnswers, BaseEstimator):
             target=None if self.target is None else place_of(schema, self.target),
             target_share=self.target_share,
         )  # fmt: skip
-        if device_of(self.device).type == "cuda" and not settings.learns_target_alone:
-            settings = settings.on_gpu()
+        settings = settings.suited(device_of(self.device).type == "cuda")
         chosen = {name: getattr(self, name) for name in BY_DEVICE}
         return replace(settings, **{n: v for n, v in chosen.items() if v is not None})
 
@@ -281,6 +304,8 @@ class TableModel(TableAnswers, BaseEstimator):
         """Write schema, settings and weights to one file, for `load`."""
         check_is_fitted(self, "network_")
         told = {name: value for name, value in self.get_params().items() if name != "random_state"}
+        if self.budget is None:
+            del told["budget"]
         told |= {"width": self.network_.width, "blocks": len(self.network_.blocks)}
         content = {"format": FORMAT, "version": VERSION, "schema": self.schema_.to_dict(),
                    **self.network_.layout.relations(self.schema_),
@@ -325,10 +350,11 @@ class TableModel(TableAnswers, BaseEstimator):
             trained: What it has trained.
             device: As the run was given it.
         """
+        spent = {"budget"} if seconds_of(settings.budget) is not None else set()
         known = cls().get_params().keys() & settings.as_json().keys() - {"target"}
         model = cls(
             trained.target, device=device, random_state=settings.seed,
-            **{name: getattr(settings, name) for name in sorted(known)},
+            **{name: getattr(settings, name) for name in sorted(known - spent)},
         )  # fmt: skip
         return model.with_network(
             trained.network_, trained.schema_, trained.history_, trained.n_iter_, trained._frame

@@ -7,6 +7,7 @@ from kermix.errors import OptionError
 from kermix.settings import (
     AVERAGE,
     BATCH_SIZE,
+    BUDGET,
     LEARNING_RATE,
     SEED,
     STEPS,
@@ -15,11 +16,13 @@ from kermix.settings import (
     Setting,
     Settings,
 )
+from kermix.training.budget import BEST, DEFAULT, QUICK, budget_told
 
 __all__ = ["FEWEST_HELD_OUT", "FEWEST_MEMBERS", "TableModelSettings"]
 
 # Reasoned, no record.
 FEWEST_HELD_OUT, ENOUGH_HELD_OUT, MOST_HELD_OUT = 8, 300, 4096
+REPORTS = 40  # of a training
 FEWEST_MEMBERS = 3  # of which some can leave out a row, and others learn it
 
 
@@ -35,6 +38,7 @@ class TableModelSettings(Settings):
         int, Setting("Number of Gaussians in the mixture of a number.", least=1)
     ] = 12
     dropout: Annotated[float, Setting("Dropout rate of a block.", least=0, below=1)] = 0.1
+    budget: Annotated[str | None, BUDGET] = None
     steps: Annotated[int, STEPS] = 2000
     batch_size: Annotated[int, BATCH_SIZE] = 2048
     learning_rate: Annotated[float, LEARNING_RATE] = 2e-3
@@ -107,6 +111,7 @@ class TableModelSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        budget_told(self.budget)
         if self.steps == 0:
             raise OptionError("steps=0: there is nothing to train.")
         if self.target_share > 0 and self.target is None:
@@ -124,6 +129,16 @@ class TableModelSettings(Settings):
         held = min(MOST_HELD_OUT, round(wanted), rows - 1)
         return held if held >= FEWEST_HELD_OUT else 0
 
+    def looks(self, rows: int, most: int = 4096, share: float = 0.1) -> int:
+        """How many questions a report asks held-out rows.
+
+        Where time is short, they take a small share of it: a look costs a third of a step's row.
+        """
+        if self.budget in (None, DEFAULT, BEST):
+            return most
+        asked = 3 * share * min(self.batch_size, rows) * max(1, self.steps // REPORTS)
+        return max(1, min(most, int(asked)))
+
     def is_out_of_fold(self, rows: int) -> bool:
         """Whether different members leave out different rows of a table of so many."""
         few = FEWEST_HELD_OUT <= self.held_out_rows(rows) < ENOUGH_HELD_OUT
@@ -134,7 +149,16 @@ class TableModelSettings(Settings):
         """For tables of few rows, a batch is an eighth of them, and no less than 32."""
         return replace(self, batch_size=min(self.batch_size, max(32, rows // 8)))
 
-    def on_gpu(self) -> "TableModelSettings":
+    def suited(self, gpu: bool) -> "TableModelSettings":
+        """What the budget says, or else what suits the device: a GPU has time for more."""
+        if self.budget == QUICK:
+            return self.quick()
+        if self.learns_target_alone:
+            return self
+        wanted = self.budget == BEST or (gpu and self.budget in (None, DEFAULT))
+        return self.best() if wanted else self
+
+    def best(self) -> "TableModelSettings":
         """What a GPU has time for, as results/bench/generated-tables-h200.json has it."""
         return replace(self, width=512, blocks=4, steps=12_000, learning_rate=3e-4, average=500,
                        patience=6, order_share=0.5)  # fmt: skip

@@ -11,20 +11,20 @@ import torch
 from torch import Tensor
 
 from kermix.distributed.processes import Ranks
-from kermix.graphs import adam
-from kermix.tables.model.calibration import OutOfFold, calibrate
+from kermix.tables.model.calibration import OutOfFold, calibrate, match_flags
 from kermix.tables.model.layout import TableLayout
 from kermix.tables.model.network import TableNetwork
 from kermix.tables.model.sampling import network_rows_at_once
-from kermix.tables.model.table_settings import FEWEST_HELD_OUT, TableModelSettings
+from kermix.tables.model.table_settings import FEWEST_HELD_OUT, REPORTS, TableModelSettings
 from kermix.tables.model.training_rows import (
     LARGEST_SHUFFLE,
     StoredRows,
     TableRows,
     table_split,
 )
+from kermix.training.budget import Course
 from kermix.training.checkpoints import RunningAverage
-from kermix.training.loop import Forward, Row, Task, learning_rate
+from kermix.training.loop import Forward, Row, Task, adam, learning_rate
 
 __all__ = ["MaskBatch", "TableModelTask", "ordered_questions", "questions_of", "random_questions"]
 
@@ -126,10 +126,12 @@ class TableModelTask(Task):
         rows: TableRows | StoredRows,
         settings: TableModelSettings,
         network: TableNetwork | None = None,
-        looks: int = 4096,
+        looks: int | None = None,
+        course: Course | None = None,
     ) -> None:
         self.settings = settings
-        self._looks = looks
+        self.course = course or Course(settings.steps)
+        self._looks = settings.looks(rows.rows) if looks is None else looks
         self._rows: TableRows | StoredRows = rows
         self._goes_on = network is not None
         with torch.random.fork_rng(devices=[]):
@@ -187,12 +189,20 @@ class TableModelTask(Task):
     @property
     def total(self) -> int:
         """Steps."""
-        return self.settings.steps
+        return self.course.total
+
+    @property
+    def reports_every(self) -> int:
+        """Steps between two reports, of those that were planned at first."""
+        return max(1, self.settings.steps // REPORTS)
+
+    def begin(self) -> None:
+        """The time begins."""
+        self.course.begin()
 
     def learning_rate(self, step: int) -> float:
         """One rise and fall."""
-        share = step / self.settings.steps
-        return learning_rate(share, self.settings.learning_rate, warmup=0.05)
+        return learning_rate(self.course.share(step), self.settings.learning_rate, warmup=0.05)
 
     def kind(self, step: int) -> str | None:
         """All steps are of one kind, unless lines are solved for or rows are in a file."""
@@ -315,6 +325,7 @@ class TableModelTask(Task):
                 self._keep(step, row["metric"])
             waited = (step - self._best_step) / self.reports_every
             self.ended = waited >= self.settings.patience
+        self.course.report(step)
         return row
 
     def _keep(self, step: int, metric: float) -> None:
@@ -328,8 +339,18 @@ class TableModelTask(Task):
         elif self.average is not None:
             self.average.copy_to(self.model)
         self.model.eval()
+        layout = self.model.layout
+        if layout.columns > layout.table_columns and not self.settings.learns_target_alone:
+            self._match_flags()
         if len(self._held) and self.settings.calibrates:
             self._calibrate()
+
+    def _match_flags(self, most_rows: int = 100_000) -> None:
+        """By all rows, or by those of a large table that are evenly apart."""
+        count = self._rows.rows
+        some = torch.arange(0, count, max(1, count // most_rows), device=self._rows.device)
+        weights = None if self._rows.weights is None else self._rows.weights[some]
+        match_flags(self.model, self._rows.take(some)[0], weights)
 
     def _forget_calibration(self) -> None:
         self.model.log_scale_offset.zero_()
@@ -397,7 +418,8 @@ class TableModelTask(Task):
     def content(self) -> dict[str, Any]:
         """What has been best so far."""
         least = None if math.isinf(self._least) else self._least
-        return {"least": least, "best_step": self._best_step, "ended": self.ended}
+        return {"least": least, "best_step": self._best_step, "ended": self.ended,
+                "course": self.course.content()}  # fmt: skip
 
     def extras(self) -> dict[str, Tensor]:
         """The order of the epoch, and the best weights."""
@@ -414,6 +436,7 @@ class TableModelTask(Task):
                       for n, t in tensors.items() if n.startswith("kept.")}  # fmt: skip
         self._least = math.inf if content["least"] is None else content["least"]
         self._best_step, self.ended = content["best_step"], content["ended"]
+        self.course.restore(content["course"], int(content["step"]))
 
 
 def _row_losses(found: Tensor, known: Tensor, factors: Tensor) -> Tensor:  # (N, D) -> (N,)

@@ -22,10 +22,11 @@ from kermix.errors import OptionError, SchemaError
 from kermix.runs.folder import next_free_folder
 from kermix.runs.run import KEPT, Run, Start, has_folder
 from kermix.tables.model.conditioning import place_of
+from kermix.tables.model.planning import SIZES, Plan, planned
 from kermix.tables.model.table_settings import TableModelSettings
 from kermix.tables.model.training_rows import table_split
-from kermix.tables.runs.table_run import TABLE_RUN, TARGET_RUN
-from kermix.tables.runs.target_fit import keep_test_rows
+from kermix.tables.runs.table_run import TABLE_RUN, rows_judged
+from kermix.tables.runs.target_fit import TARGET_RUN, keep_test_rows
 from kermix.tables.runs.training_data import (
     LargeTable,
     TableData,
@@ -35,6 +36,7 @@ from kermix.tables.runs.training_data import (
     rows_of,
     stored_table,
 )
+from kermix.training.budget import seconds_of
 from kermix.training.checkpoints import device_of
 
 __all__ = [
@@ -163,13 +165,12 @@ def can_compare_models(table: TypedTable) -> bool:
 
 
 def table_settings(
-    given: Mapping[str, Any], quick: bool, target: int | None, device: str = "cpu"
+    given: Mapping[str, Any], target: int | None, device: str = "cpu"
 ) -> TableModelSettings:
     """The settings of a fit of the table model.
 
     Args:
-        given: What the user chose, by name.
-        quick: Whether all others are those of a first look.
+        given: What the user chose, by name; `budget` says what suits of the others.
         target: The place of the target among the columns that are modelled, if there is one.
         device: Where it is trained: a GPU has time for more.
     """
@@ -180,11 +181,14 @@ def table_settings(
             f"{', '.join(sorted(TABLE_SETTINGS))}."
         )
     given = {name: value for name, value in given.items() if value is not None}
-    base = _base_settings(given.get("target_share", 0), target)
-    if quick:
-        base = base.quick()
-    elif not base.learns_target_alone and device_of(device).type == "cuda":
-        base = base.on_gpu()
+    if "steps" in given and seconds_of(given.get("budget")) is not None:
+        raise OptionError(
+            f"steps={given['steps']}: a budget of {given['budget']} says how long to train; leave "
+            "out one of them."
+        )
+    base = replace(_base_settings(given.get("target_share", 0), target),
+                   budget=given.get("budget"))  # fmt: skip
+    base = base.suited(device_of(device).type == "cuda")
     chosen = replace(base, **given)
     if chosen.out_of_fold and not chosen.learns_target_alone:
         raise OptionError(
@@ -213,7 +217,6 @@ class TableFit:
         start: How the training is started; batches are shared by its processes.
         options: How the table is read again.
         target: The column that `predict` is about.
-        quick: Whether settings that were not given are those of a first look.
         reason: Why the table model was chosen, as a sentence.
         compare_models: Whether a mixture takes its place where held-out rows prefer it.
     """
@@ -223,7 +226,6 @@ class TableFit:
     start: Start
     options: Mapping[str, Any]
     target: str | None = None
-    quick: bool = False
     reason: str | None = None
     compare_models: bool = False
 
@@ -297,7 +299,32 @@ class TableFit:
 
     def _settings(self, schema: Schema) -> TableModelSettings:
         place = None if self.target is None else place_of(schema, self.target)
-        return table_settings(self.settings, self.quick, place, self.start.device)
+        return table_settings(self.settings, place, self.start.device)
+
+    def _plan(self, data: TableData, settings: TableModelSettings) -> Plan | None:
+        """The steps that a time has room for; None where none was given."""
+        if seconds_of(settings.budget) is None:
+            return None
+        if not self.start.alone:
+            raise OptionError(
+                f"budget={settings.budget!r}: the time of several processes is not planned; give "
+                "steps."
+            )
+        chosen = bool(SIZES & {*self.settings})
+        return planned(data.layout, data.to_train(), settings, began=self.start.began,
+                       device=self.start.device, chosen=chosen)  # fmt: skip
+
+    def _ending(self, data: TableData, plan: Plan) -> float:
+        """Seconds that samples, scores and the report will take.
+
+        A row that is drawn or scored goes through the network for each column, at a third of the
+        cost of a row in a step.
+        """
+        held, _ = table_split(data.rows, plan.settings)
+        rows = rows_judged(data) + len(held)
+        batch = min(plan.settings.batch_size, data.rows)
+        columns = data.layout.columns
+        return rows * columns * plan.pace / (3 * batch)
 
     def _begun(
         self,
@@ -309,6 +336,8 @@ class TableFit:
         facts: Mapping[str, Any],
     ) -> Run:
         settings, start = settings.for_rows(data.rows), self.start
+        plan = self._plan(data, settings)
+        settings = settings if plan is None else plan.settings
         held, train = table_split(data.rows, settings)
         if not start.alone:
             settings.check_shares(len(train), start.devices * start.nodes)
@@ -333,7 +362,7 @@ class TableFit:
                 "columns": list(data.schema.names),
                 "target": self.target,
                 "compare_models": self.compare_models,
-                "quick": self.quick,
+                "course": None if plan is None else plan.as_json(self._ending(data, plan)),
                 "csv": None if data.frame.form is None else data.frame.form.to_dict(),
                 "fingerprint": data.fingerprint(),
                 **data.layout.relations(data.schema),

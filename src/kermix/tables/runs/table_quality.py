@@ -25,8 +25,8 @@ from kermix.tables.compare.column_changes import (
 )
 from kermix.tables.compare.column_charts import encoded_values, step_of
 from kermix.tables.compare.verdict import classify
-from kermix.tables.model.closeness import closest_distances, copies
 from kermix.tables.model.distribution import ColumnDistribution
+from kermix.tables.model.training_rows import closest_distances, copies
 from kermix.training.mixture_search import gaussian_log_densities
 
 __all__ = [
@@ -57,9 +57,8 @@ class Privacy:
     """Distances to the closest training row: median and 5 % quantile, of samples and of new rows.
 
     They say how far is far. Whether samples are nearer than new rows are is the question of
-    `kermix.evaluate`, which looks for near copies. See
-    `kermix.tables.model.closeness.closest_distances`; in a panel of entities the place, such as
-    the year, does not count.
+    `kermix.evaluate`, which looks for near copies. In a panel of entities the place, such as the
+    year, does not count.
     """
 
     samples: tuple[float, float]

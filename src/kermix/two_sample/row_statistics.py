@@ -1,4 +1,4 @@
-r"""Kernels of all columns together, over a grid of bandwidths: means and second moments.
+r"""Statistics of whole rows: kernels of all columns over a grid of bandwidths, and depths.
 
 With features $\phi$ of a kernel that are uncorrelated over the pooled rows, their variances
 $\lambda_i$ and the difference $\delta$ of their means on both sides, the statistics of
@@ -9,6 +9,16 @@ alone, a smooth test in Neyman's sense. Those of the second moments are the loca
 cost (the Bures metric, see `kermix.two_sample_test`) of the constant and the leading
 features, whitened, of kernels that are neither fine nor coarse.
 Features come from landmarks, which are distinct pooled rows.
+
+The maximum mean discrepancy of a kernel is $\overline{k(x, x')} + \overline{k(y, y')} - 2
+\overline{k(x, y)}$. In many dimensions two samples of other spread or other correlations differ in
+the first two, with opposite signs, and it sees next to nothing (Song and Chen 2023). Their
+difference is that of the samples' means of one number of each row, its mean kernel with all rows.
+Such numbers are depths: those of the Laplace kernel of distances at several widths, the narrowest
+of which sees the nearest row alone; squared norms, whitened by the pooled covariance with several
+ridges, which is what the log-likelihood ratio of two Gaussians is to first order; and squared
+norms in its metric, the mean squared inner product with other rows. They depend on the pooled rows
+alone. Each is looked at as a column is, by scores of its ranks.
 """
 
 import math
@@ -22,22 +32,74 @@ from torch import Tensor
 
 from kermix.kernels.distances import Layout, mismatches, numbers_of, squared_distances
 from kermix.kernels.subsets import distinct_rows, symmetric_subset
-from kermix.sketches.kernel_features import NEGLIGIBLE, CenteredBasis
-from kermix.two_sample.column_scores import MiddleRanks
-from kermix.two_sample.permutation import ExchangeableUnits, StatisticValues, evidence
+from kermix.two_sample.column_scores import (
+    ORDER,
+    SMALLEST,
+    MiddleRanks,
+    legendre,
+    nested_sums,
+)
+from kermix.two_sample.permutation import (
+    ExchangeableUnits,
+    StatisticValues,
+    evidence,
+    mean_evidence,
+)
 
-__all__ = ["MEANS", "SECOND_MOMENTS", "KernelFamilyStatistics", "Kernels", "Scaling", "scaler"]
+__all__ = [
+    "DEPTHS",
+    "MEANS",
+    "NEGLIGIBLE",
+    "SECOND_MOMENTS",
+    "DepthStatistics",
+    "KernelFamilyStatistics",
+    "Kernels",
+    "Scaling",
+]
 
 Scaling = Literal["as given", "standardized", "normal scores"]
 Form = Literal["Gaussian", "Laplace"]
-MEANS, SECOND_MOMENTS = "mean", "second moments"
+Depths = Callable[[Tensor], Tensor]  # (N, d) -> (N, K)
+MEANS, SECOND_MOMENTS, DEPTHS = "mean", "second moments", "depths"
 
 # Reasoned, no record.
 LANDMARKS, LANDMARKS_OF_BLOCKS = 300, 200
 # Chosen on the development problems of `python -m benchmarks.power --cases development`.
 LEADING = (30, 60)  # features whose second moments are looked at
 WHITENING = 1e-3  # of these
+# Chosen on the development problems of `python -m benchmarks blind-spots`.
+ANCHORS, ANCHORS_OF_BLOCKS = 1000, 200  # rows that depths are measured from
+# Conventions.
+NEGLIGIBLE = 1e-10  # of the largest eigenvalue, below which one is rounding
+SAME = 1e-9  # logarithms of depths that are no further apart differ by rounding alone
 MEAN_OF_DISTANCE = 2 / math.sqrt(math.pi)  # of two numbers of unit variance; its square's is 2
+
+
+class CenteredBasis(NamedTuple):
+    """Uncorrelated features, of the largest variances first: `kernel @ basis - center`."""
+
+    basis: Tensor  # (L, r)
+    center: Tensor  # (r,)
+    variances: Tensor  # (r,)
+
+    @classmethod
+    def of(cls, gram: Tensor, reference: Tensor, shares: Tensor) -> "CenteredBasis":
+        """The features over weighted points.
+
+        Args:
+            gram: The kernel between landmarks, (L, L).
+            reference: The kernel of the points with the landmarks, (S, L).
+            shares: Weights of the points, (S,), whose sum is 1.
+        """
+        values, vectors = torch.linalg.eigh(gram)
+        keep = values > NEGLIGIBLE * values[-1]
+        whitening = vectors[:, keep] * values[keep].rsqrt()
+        features = reference @ whitening
+        center = shares @ features
+        weighted = (features - center) * shares.sqrt()[:, None]
+        variances, rotation = torch.linalg.eigh(weighted.mT @ weighted)
+        rotation = rotation.flip(1)
+        return cls(whitening @ rotation, center @ rotation, variances.flip(0).clamp(min=0))
 
 
 class Kernels(NamedTuple):
@@ -222,3 +284,105 @@ def scaler(
         return torch.cat([normal, rows[:, count:]], 1)
 
     return scores
+
+
+@dataclass(frozen=True)
+class DepthStatistics:
+    """The evidence of each depth.
+
+    Attributes:
+        scaling: How numbers are scaled.
+        layout: Which columns are codes.
+        widths: Of the Laplace kernel, in standard deviations of distances.
+        ridges: Of the covariance, in medians of its eigenvalues.
+    """
+
+    scaling: Scaling
+    layout: Layout | None = None
+    # Chosen as the number of anchors was.
+    widths: Sequence[float] = (0.1, 0.3, 1.0, 3.0)
+    ridges: Sequence[float] = (0.01, 0.1, 1.0)
+
+    def values(self, units: ExchangeableUnits) -> Iterator[StatisticValues]:
+        """One statistic for each depth."""
+        scale = scaler(self.scaling, units.reference, units.reference_shares, self.layout)
+        kept = distinct_rows(units.reference)[0]
+        most = ANCHORS if units.blocks is None else ANCHORS_OF_BLOCKS
+        few = kept[symmetric_subset(units.reference[kept], most)]
+        anchors = scale(units.reference[few])
+        shares = units.reference_shares[few] / units.reference_shares[few].sum()
+        kinds = [self._nearness(anchors, shares)]
+        if anchors.shape[1] - (0 if self.layout is None else self.layout.codes) > 1:
+            kinds.append(self._norms(anchors, shares))
+
+        def depths(rows: Tensor) -> Tensor:
+            rows = scale(rows)
+            return torch.cat([of(rows) for _, of in kinds], 1)
+
+        known = depths(units.reference)
+        ranks = MiddleRanks.of(known, units.reference_shares)
+
+        def scores(rows: Tensor) -> Tensor:
+            found = known if rows is units.reference else depths(rows)
+            return legendre(2 * ranks(found) - 1, ORDER).flatten(1)
+
+        if units.rows is units.reference:
+            means = scores(units.rows)
+        else:
+            means = units.means(scores, most * len(self.widths))
+        squares = (units.signed @ means).square().mT.unflatten(0, (-1, ORDER))  # (K, q, P)
+        table = mean_evidence(evidence(nested_sums(squares.transpose(0, 1))))
+        names = [name for some, _ in kinds for name in some]
+        for name, row in zip(names, table, strict=True):
+            yield StatisticValues(name, row, part=DEPTHS)
+
+    def _nearness(self, anchors: Tensor, shares: Tensor) -> tuple[list[str], Depths]:
+        """Logarithms of the mean Laplace kernel with other rows, of which copies are none."""
+        apart = squared_distances(anchors, anchors, layout=self.layout).sqrt()
+        others = apart[apart > 0]
+        spread = others.std() if len(others) > 1 else apart.new_ones(())
+        spread = spread.clamp(min=SMALLEST * float(apart.amax()) or 1.0)
+        logs = shares.log()
+
+        def depths(rows: Tensor) -> Tensor:
+            squares = squared_distances(rows, anchors, layout=self.layout)
+            away = torch.where(squares > 0, squares.sqrt() / spread, torch.inf)
+            nearest = away.amin(1).nan_to_num(posinf=0.0)
+            found = [nearest, torch.where(squares > 0, away, 0.0) @ shares]
+            for width in self.widths:
+                sums = (logs - (away - nearest[:, None]) / width).logsumexp(1)
+                found.append((sums - nearest / width).nan_to_num(neginf=0.0))
+            return _rounded(found)
+
+        widths = [f"Laplace kernel of {w:g} deviations of distances" for w in self.widths]
+        return ["nearest row", "mean distance", *widths], depths
+
+    def _norms(self, anchors: Tensor, shares: Tensor) -> tuple[list[str], Depths]:
+        """Logarithms of squared norms: plain, whitened, and in the covariance's metric."""
+        numbers = numbers_of(anchors, self.layout)
+        center = shares @ numbers
+        weighted = (numbers - center) * shares.sqrt()[:, None]
+        _, roots, axes = torch.linalg.svd(weighted, full_matrices=False)
+        there = roots > SMALLEST * roots[0].clamp(min=SMALLEST)
+        variances, axes = roots[there].square(), axes[there]
+        middle = variances.median() if len(variances) else roots.new_ones(())
+        own = float(shares.square().sum())  # a row's share in the covariance, if it is an anchor
+
+        def depths(rows: Tensor) -> Tensor:
+            apart = numbers_of(rows, self.layout) - center
+            whole = apart.square().sum(1)
+            squares = (apart @ axes.mT).square()
+            rest = (whole - squares.sum(1)).clamp(min=0)
+            found = [whole, squares @ variances - own * whole.square()]
+            for ridge in self.ridges:
+                found.append(
+                    squares @ (1 / (variances + ridge * middle)) + rest / (ridge * middle)
+                )
+            return _rounded([d.clamp(min=SMALLEST).log() for d in found])
+
+        ridges = [f"norm whitened with a ridge of {r:g}" for r in self.ridges]
+        return ["norm", "mean squared product", *ridges], depths
+
+
+def _rounded(depths: Sequence[Tensor]) -> Tensor:  # (N,) each -> (N, K)
+    return (torch.stack([*depths], 1) / SAME).round() * SAME
