@@ -50,5 +50,6 @@ def keep_memory() -> None:
     said = any(name.startswith("MALLOC_") for name in os.environ)
     if sys.platform == "linux" and not said:
         tune = getattr(ctypes.CDLL(None), "mallopt", None)  # other libraries have none
-        for option in (MMAP_THRESHOLD, TRIM_THRESHOLD) if tune is not None else ():
-            tune(*option)
+        if tune is not None:
+            for option in (MMAP_THRESHOLD, TRIM_THRESHOLD):
+                tune(*option)

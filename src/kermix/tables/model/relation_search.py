@@ -190,7 +190,7 @@ class Labels(NamedTuple):
         return cls(found[: len(taught)], found[len(taught) :])
 
     @property
-    def count(self) -> int:
+    def different(self) -> int:
         """How many there may be."""
         return 1 + int(max(half.max(initial=-1) for half in self))
 
@@ -243,12 +243,12 @@ def _may_beat(keys: Sequence[Labels], values: Labels, errors: float, most: int =
         most: Entries of a table; of a larger one it is not known.
     """
     key = keys[0] if len(keys) == 1 else _joint(*keys)
-    width = values.count
-    if key.count * width > most:
+    width = values.different
+    if key.different * width > most:
         return True
     taught, judged = ((own >= 0) & (told >= 0) for own, told in zip(key, values, strict=True))
     counts = np.bincount(key.taught[taught] * width + values.taught[taught],
-                         minlength=key.count * width).reshape(-1, width)  # fmt: skip
+                         minlength=key.different * width).reshape(-1, width)  # fmt: skip
     own, told = key.judged[judged], values.judged[judged]
     if not len(told):
         return False
@@ -274,7 +274,7 @@ def _pairs(
 
 def _joint(first: Labels, second: Labels) -> Labels:
     pairs = zip(first, second, strict=True)
-    return Labels(*(np.where((a < 0) | (b < 0), -1, a * second.count + b) for a, b in pairs))
+    return Labels(*(np.where((a < 0) | (b < 0), -1, a * second.different + b) for a, b in pairs))
 
 
 def _is_key(rows: SplitHalves, place: int) -> bool:

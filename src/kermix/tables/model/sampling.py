@@ -189,19 +189,15 @@ def draw_cells(
         excluded: Codes that are not drawn, of all rows or of each.
         certain: Where a link says that the cell is a number.
     """
-    codes = torch.zeros_like(columns)
-    for column in columns.unique().tolist():  # mostly one, in the order of drawing
-        rows = (columns == column).nonzero().flatten()
-        first = int(network.offsets[column])
-        own = slice(first, first + network.layout.units[column])
-        logits = parts.logits[rows, own]
-        logits = logits + _gumbel(logits, generator)
-        if excluded is not None:
-            closed = excluded[own] if excluded.ndim == 1 else excluded[rows, own]
-            logits = logits.masked_fill(closed, -torch.inf)
-        if certain is not None:
-            logits[:, 1:] = logits[:, 1:].masked_fill(certain[rows], -torch.inf)
-        codes[rows] = logits.argmax(1)
+    closed = network.segments != columns.unsqueeze(1)
+    if excluded is not None:
+        closed = closed | excluded
+    if certain is not None:
+        others = torch.ones(len(network.segments), dtype=torch.bool, device=closed.device)
+        others[network.offsets] = False
+        closed = closed | (certain & others)
+    logits = parts.logits + _gumbel(parts.logits, generator)
+    codes = logits.masked_fill(closed, -torch.inf).argmax(1) - network.offsets[columns]
     if network.within is not None:
         codes = network.within.drawn(parts.values, columns, codes, generator)
     number = network.layout.number_of_column.to(columns.device)[columns].clamp(min=0)
