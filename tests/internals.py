@@ -111,7 +111,8 @@ if TYPE_CHECKING:
     from kermix.data.readers.dialect import look_at_csv, truth_words
     from kermix.data.readers.frames import as_frame
     from kermix.data.readers.number_forms import NumberForm, look_at_numbers
-    from kermix.data.readers.reading import open_files, read_alike, read_frame
+    from kermix.data.readers.parts import open_files
+    from kermix.data.readers.reading import read_alike, read_frame
     from kermix.data.schema.alignment import with_same_times
     from kermix.data.schema.columns import (
         CategoryColumn,
@@ -137,10 +138,10 @@ if TYPE_CHECKING:
     from kermix.evaluation.sample_distances import (
         frechet_distance,
         kernel_distance,
-        neighbour_scores,
-        neighbour_values,
+        neighbor_scores,
+        neighbor_values,
     )
-    from kermix.evaluation.sample_distances import nearest as neighbours_nearest
+    from kermix.evaluation.sample_distances import nearest as neighbors_nearest
     from kermix.evaluation.spectra import EXACT_UP_TO as spectra_EXACT_UP_TO
     from kermix.evaluation.spectra import Spectrum, number_interval
     from kermix.explore.query_service import QueryService, texts

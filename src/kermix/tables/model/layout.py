@@ -289,8 +289,9 @@ class TableLayout:
         equal, known = self.equal_to(place), {int(k) for k in seen.any(0).nonzero()}
         links, own, before = self.columns - len(self.links), [], []
         if self.exact is not None:
-            told = self.exact.telling(equal, known)
-            own, before = ([self.table_columns + k for k in found] for found in told)
+            told, first = self.exact.telling(equal, known)
+            told += [k for k in self.exact.solvable(equal, known) if k not in told]
+            own, before = ([self.table_columns + k for k in found] for found in (told, first))
         for k, link in enumerate(self.links):
             ends = {link.first, link.second}
             if ends & set(equal) and ends & known:
