@@ -121,12 +121,8 @@ def test_an_altered_model_that_is_read_answers(seed, model_file, tmp_path):
     tensors, content = altered(*read_checksummed(model_file, ""), seed)
     path = tmp_path / "altered.safetensors"
     write_checksummed(path, tensors, json.dumps(content), "")
-    try:
+    with contextlib.suppress(errors.KermixError):  # refused where it is read, or where it answers
         model = km.TableModel.load(path)
-    except errors.RunError as error:
-        assert str(path) in str(error)
-        return
-    with contextlib.suppress(errors.KermixError):
         assert len(model.sample(20, random_state=0)) == 20
         assert len(model.score_samples(table())) == 80
 
