@@ -392,7 +392,7 @@ if TYPE_CHECKING:
         TableData,
         form_of,
         look_at_large,
-        look_through,
+        scan,
     )
     from kermix.tables.sketch_sampling import typed_sample
     from kermix.training.budget import Course, in_words, seconds_of
