@@ -41,6 +41,7 @@ BENCHMARKS = {
     "tabular": "tables of numbers, against gradient boosting and an MLP",
     "typed-tables": "tables with categories, gaps and times: valid samples, drift, level, memory",
     "planted-relations": "exact relations of columns: found, not invented, kept in samples",
+    "made-tables": "coordinates, half hours, chains of formulas: are samples told from data",
     "table-throughput": "rows a second that the table model samples, scores and imputes",
     "imputation": "imputing 30 % of the cells of real tables, against scikit-learn's imputers",
     "conditional": "conditional densities, against NGBoost and xgboost-distribution",

@@ -21,7 +21,7 @@ import kermix as km
 from benchmarks.quality import write_record
 from kermix.tables.model import layout, linear_relations
 
-__all__ = ["main"]
+__all__ = ["detection", "main"]
 
 TABLES = ("diamonds", "letter", "flights", "satimage", "segment", "penbased")
 ROWS, LEFT_OUT = 6000, 1500
@@ -66,7 +66,9 @@ def detection(data: Any, samples: Any) -> float:
 
     both = pd.concat([data, samples])
     for name in both.columns:
-        if not pd.api.types.is_numeric_dtype(both[name]):
+        if pd.api.types.is_datetime64_any_dtype(both[name]):
+            both[name] = both[name].astype("int64")
+        elif not pd.api.types.is_numeric_dtype(both[name]):
             both[name] = pd.factorize(both[name])[0]
     labels = np.repeat([0, 1], [len(data), len(samples)])
     model = HistGradientBoostingClassifier(max_iter=100, random_state=0)

@@ -77,6 +77,71 @@ def test_rounded_ratios_are_told_from_the_finer_to_the_coarser_column():
     assert found == ["l = 1 / d, in all rows", "b = v / 3000, in all rows"]
 
 
+def test_chains_of_formulas_are_said_from_their_sources_to_their_ends():
+    random = np.random.default_rng(0)
+    kinds, others = 1 + random.poisson(12, 1500), random.poisson(9, 1500)
+    used = others * random.integers(1, 5, 1500)
+    many = kinds * random.integers(2, 6, 1500)
+    volume = ((many + used) * np.log2(kinds + others)).round(2)
+    hard = np.where(others > 0, kinds / 2 * used / others.clip(1), 0.0)
+    table = {
+        "kinds": kinds, "others": others, "used": used, "many": many, "length": many + used,
+        "volume": volume, "hard": hard.round(2), "effort": (volume * hard).round(2),
+        "hours": (volume * hard / 18).round(),
+    }  # fmt: skip
+    found = {line.split(" = ")[0]: line for line in lines(table)}
+    assert found["length"] in {
+        f"length = {parts}, in all rows" for parts in ("many + used", "used + many")
+    }
+    assert "log2(kinds + others)" in found["volume"]
+    assert found["hours"] == "hours = effort / 18, in all rows"
+    assert found["hard"].startswith("hard = kinds * used / others / 2")
+    assert not {"kinds", "others", "used", "many"} & set(found)
+
+
+def test_what_was_computed_before_rounding_is_a_relation_up_to_rounding():
+    random = np.random.default_rng(1)
+    a, b = random.lognormal(3, 1, (2, 900))
+    found = lines({"a": a.round(1), "b": b.round(1), "c": (a * b).round(2)})
+    assert found == ["c = a * b up to rounding, in all rows"]
+
+
+def test_logarithms_have_the_base_that_makes_their_factor_round():
+    power = np.random.default_rng(4).lognormal(0, 2, 900)
+    found = lines({"power": power, "db": (10 * np.log10(power) + 30).round(1),
+                   "log": np.log(power).round(4)})  # fmt: skip
+    assert "log = log(power), in all rows" in found
+    assert any(line.startswith("db = ") for line in found)
+
+
+def test_what_is_rounded_down_and_where_a_ratio_is_not_defined():
+    random = np.random.default_rng(2)
+    minutes, calls = random.integers(1, 4000, 900), random.poisson(1.5, 900)
+    hits = random.binomial(calls, 0.5)
+    found = lines({
+        "minutes": minutes, "hours": minutes // 60, "calls": calls, "hits": hits,
+        "rate": np.where(calls > 0, hits / calls.clip(1), 0.0).round(3),
+    })  # fmt: skip
+    assert "hours = minutes / 60, rounded down, in all rows" in found
+    assert "rate = hits / calls, 0 where that is not defined, in all rows" in found
+
+
+def test_the_widest_step_is_said_in_spite_of_exceptions():
+    planted = planted_table("lattice", 5000, 0.05, 0.0, seed=2)
+    [line] = lines(planted.columns)
+    assert line.startswith("wind is a multiple of 50, in 95")
+
+
+def test_sizes_of_the_same_things_have_no_order():
+    random = np.random.default_rng(3)
+    size = random.lognormal(1.5, 1.3, 2000)
+    lines_ = 1 + random.poisson(size)
+    table = {"lines": lines_, "branches": 1 + random.poisson(0.3 * size),
+             "remarks": np.where(random.random(2000) < 0.5, 0, random.poisson(0.4 * size)),
+             "score": (size * random.lognormal(0, 0.3, 2000)).round(2)}  # fmt: skip
+    assert lines(table) == []
+
+
 def test_a_few_wrong_rows_do_not_hide_a_sum():
     table = shop(2000)[["men", "women", "total"]].astype(float)
     table.loc[[3, 40, 800, 1200], "total"] = [0.0, 1e6, -5e4, 3.0]
@@ -188,3 +253,58 @@ def test_saved_with_the_model(model, tmp_path):
     pd.testing.assert_frame_equal(
         again.sample(50, random_state=3), model.sample(50, random_state=3)
     )
+
+
+ORDERS_SEED = 3
+
+
+@pytest.fixture(scope="module")
+def orders():
+    """Postage by country, with gaps; sums of orders, a few of them wrong; amounts often paid."""
+    rng = np.random.default_rng(ORDERS_SEED)
+    rows = 700
+    country = rng.choice(["DE", "FR", "JP"], rows, p=[0.5, 0.3, 0.2])
+    postage = pd.Series(country).map({"DE": 4.9, "FR": 9.9, "JP": 25.0}).to_numpy().copy()
+    postage[rng.random(rows) < 0.05] = np.nan
+    count, price = rng.integers(1, 9, rows), rng.lognormal(3, 0.6, rows).round(2)
+    total = (count * price).round(2)
+    wrong = rng.random(rows) < 0.03
+    total[wrong] = (1.3 * total[wrong] + 0.7).round(2)
+    bill = rng.lognormal(3, 1, rows).round(2)
+    paid = np.where(rng.random(rows) < 0.9, bill, rng.lognormal(3, 1, rows).round(2))
+    paid[rng.random(rows) < 0.1] = 0.0
+    table = pd.DataFrame({"country": country, "postage": postage, "count": count, "price": price,
+                          "total": total, "bill": bill, "paid": paid})  # fmt: skip
+    return table, wrong
+
+
+@pytest.fixture(scope="module")
+def orders_model(orders):
+    return km.TableModel(width=16, blocks=1, steps=80, random_state=0).fit(orders[0])
+
+
+@pytest.mark.parametrize("column", ["postage", "total", "price", "bill", "paid"])
+def test_predictions_follow_relations_as_filled_gaps_do(orders, orders_model, column):
+    """Seen before: impute filled 25.0, predict said 9.9 for the same rows."""
+    table, wrong = orders
+    some = table[~wrong & table["postage"].notna() & (table["bill"] == table["paid"])][:60]
+    predicted = orders_model.predict(some.drop(columns=column), column)
+    filled = orders_model.impute(some.assign(**{column: np.nan}))[column]
+    np.testing.assert_allclose(predicted, filled, rtol=1e-12)
+    np.testing.assert_allclose(predicted, some[column], rtol=1e-12)
+
+
+def test_a_conditional_distribution_has_a_relation_and_its_exceptions(orders_model):
+    given = {"count": 3, "price": 12.34}
+    found = orders_model.conditional("total", given)
+    assert found.quantile(0.5) == 37.02
+    mass = float(found.cdf(37.02)[0] - found.cdf(37.01)[0])
+    assert 0.9 < mass < 0.995  # an exception in 3 %
+    assert float(found.probabilities.sum()) == pytest.approx(1)
+    every = orders_model.conditionals({"country": "JP", **given})
+    assert every["total"].quantile(0.5) == 37.02
+    postage = every["postage"]
+    assert dict(zip(postage.names, postage.filled[0], strict=False))["25"] > 0.99
+    assert 0.01 < float(postage.probabilities[0, -1]) < 0.15  # a gap, as in 5 %
+    alone = orders_model.conditional("postage", {"country": "JP", **given})
+    np.testing.assert_allclose(alone.probabilities, postage.probabilities, rtol=1e-5)

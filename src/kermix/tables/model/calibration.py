@@ -24,7 +24,46 @@ from torch import Tensor
 
 from kermix.tables.model.network import ColumnParts, TableNetwork
 
-__all__ = ["OutOfFold", "calibrate", "for_all_members"]
+__all__ = ["OutOfFold", "calibrate", "for_all_members", "match_flags"]
+
+
+@torch.no_grad()
+def match_flags(
+    network: TableNetwork, codes: Tensor, weights: Tensor | None = None, rounds: int = 12
+) -> None:
+    """Give flags, which are drawn before all columns, the shares that they have in some rows.
+
+    How many rows break a relation is known. A network learns it from the few rows of a step that
+    ask for a flag and see no column, so it is off by as much as their noise.
+
+    Args:
+        network: The network, of which the biases of flags are changed.
+        codes: Codes of rows, those of flags among them, (N, D).
+        weights: Of the rows, (N,).
+        rounds: How often biases are moved.
+    """
+    layout = network.layout
+    codes, flags = codes.clamp(min=0), range(layout.table_columns, layout.columns)
+    for place in sorted(flags, key=lambda k: int(layout.drawing_ranks[k])):
+        before = [k for k in flags if layout.drawing_ranks[k] < layout.drawing_ranks[place]]
+        told = torch.nn.functional.pad(codes[:, before], (0, 1))  # the first has none before it
+        patterns, at = told.unique(dim=0, return_inverse=True)
+        counts = torch.zeros(len(patterns), layout.counts[place], device=codes.device)
+        one = torch.ones(len(codes), device=codes.device) if weights is None else weights
+        counts.index_put_((at, codes[:, place]), one.to(counts), accumulate=True)
+        wanted, share = counts.sum(0) / counts.sum(), counts.sum(1) / counts.sum()
+        rows = torch.zeros(len(patterns), layout.columns, dtype=torch.long, device=codes.device)
+        rows[:, before] = patterns[:, :-1]
+        seen = torch.zeros_like(rows, dtype=torch.bool)
+        seen[:, before] = True
+        values = torch.zeros(len(rows), len(layout.numbers), device=codes.device)
+        first = int(layout.offsets[place])
+        for _ in range(rounds):
+            logits = network(rows, values, seen).logits[:, first : first + len(wanted)]
+            found = share @ logits.softmax(1)
+            move = (wanted.clamp(min=1e-4) / found.clamp(min=1e-6)).log().clamp(-1, 1)
+            for member in (network, *network.others):
+                member.flag_bias(place).add_(move)
 
 
 @torch.no_grad()

@@ -192,6 +192,13 @@ class TableNetwork(nn.Module):
         """Features of a row."""
         return int(self.norm.normalized_shape[0])
 
+    def flag_bias(self, place: int) -> Tensor:  # (codes,)
+        """The biases of the logits of a flag, which come last among those of codes."""
+        flags = self.layout.units[self.layout.table_columns :]
+        first = sum(self.layout.units[self.layout.table_columns : place])
+        last = self.out.out_features - 3 * len(self.layout.numbers) * self.components
+        return self.out.bias[last - sum(flags) + first :][: self.layout.units[place]]
+
     @property
     def members(self) -> int:
         """Networks whose mixtures are averaged, this one among them."""

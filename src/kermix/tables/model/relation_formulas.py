@@ -1,4 +1,4 @@
-"""Finds sums and products among columns: what is linear in raw units or in logarithms.
+"""Finds sums among columns: what is linear in raw units; products are of `relation_products`.
 
 Half of the rows teach a relation, the other half judges it (`SplitHalves`). Differences of two
 rows know neither constants nor factors, and two such differences tell both coefficients, so that
@@ -6,13 +6,13 @@ rows which break the relation, and gaps, disturb few of many small systems.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from kermix.tables.model.relations import LinearRelation, PowerRelation, RawColumns, Relation
+from kermix.tables.model.relations import LinearRelation, RawColumns, Relation
 
-__all__ = ["SearchOptions", "SplitHalves", "formulas"]
+__all__ = ["SearchOptions", "SplitHalves", "Sums", "round_factors", "stabbed", "trimmed"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class SearchOptions:
         refined: Proposals for a column that are fitted.
         fitted_to: Rows that factors are fitted to, at most.
         most_numbers: Columns of numbers of which all pairs are tried.
+        most_summed: Columns of numbers of which all pairs are tried as a logarithm's sum.
         most_pairs: Pairs of columns that are tried as a table's key, for all columns together.
         most_keys: Rows of a table of values, at most.
         seed: Of the choice of rows.
@@ -43,6 +44,7 @@ class SearchOptions:
     refined: int = 4
     fitted_to: int = 2000
     most_numbers: int = 100
+    most_summed: int = 40
     most_pairs: int = 20_000
     most_keys: int = 2000
     seed: int = 0
@@ -71,8 +73,12 @@ class SplitHalves:
         good = (filled >= 2 * options.fewest) & (self.distinct >= 2)
         self.places = [k for k in range(cells.shape[1]) if good[k] and k not in without]
         some = [k for k in self.places if columns.is_number(k) or columns.is_time(k)]
-        some = [k for k in some if self.distinct[k] >= 3]
         self.numbers = some if len(some) <= options.most_numbers else []
+
+    @property
+    def followers(self) -> list[int]:
+        """Columns of numbers that may follow from others: two values say too little."""
+        return [k for k in self.numbers if self.distinct[k] >= 3]
 
     def share(self, relation: Relation, cells: np.ndarray) -> float:
         """Of these rows that have all cells, how many keep a relation; 0 if too few tell."""
@@ -104,22 +110,7 @@ class SplitHalves:
         return bool(chance < 0.9 and 1 - kept.mean() <= most * (1 - chance))
 
 
-def formulas(rows: SplitHalves) -> Iterator[Relation]:
-    """Sums, products and all else that is linear in raw units or in logarithms."""
-    if len(rows.numbers) < 2:
-        return
-    domains = Raw(rows), Logs(rows)
-    for place in rows.numbers:
-        found = False
-        for domain in domains:
-            for relation in domain.relations_of(place):
-                found |= len(relation.sources) < 3
-                yield relation
-        for domain in () if found else domains:
-            yield from domain.longer_relations_of(place)
-
-
-class Raw:
+class Sums:
     """Proposes and fits sums, in raw units.
 
     Args:
@@ -149,15 +140,16 @@ class Raw:
         pairs = self._differences(int(at[0]), place)
         if pairs is None:
             return
-        single = self._single(*pairs)
-        for sources, factors in single:
-            relation = self._fitted(place, sources, factors)
-            if relation is not None and self.rows.believed(relation):
-                yield relation
-        for sources, factors in self._double(*pairs):
-            relation = self._fitted(place, sources, factors)
-            if relation is not None and self.rows.believed(relation):
-                yield relation
+        for proposals in (self._single, self._double):
+            for sources, factors in proposals(*pairs):
+                yield from self._believed(place, sources, factors)
+
+    def _believed(
+        self, place: int, sources: tuple[int, ...], factors: Sequence[float] | np.ndarray
+    ) -> Iterator[Relation]:
+        relation = self._fitted(place, sources, factors)
+        if relation is not None and self.rows.believed(relation):
+            yield relation
 
     def _differences(
         self, at: int, place: int
@@ -178,6 +170,7 @@ class Raw:
         others = self.numbers[first] - self.numbers[second]
         others[:, at] = np.nan
         size = np.fmax(np.nanmax(np.abs(self.numbers[first]), 1), np.abs(own[first]))
+        self._pairs = first, second
         return own[first] - own[second], tolerance[first] + tolerance[second], size, others
 
     def _single(
@@ -223,18 +216,20 @@ class Raw:
         own: np.ndarray,  # (C,)
         factors: Sequence[np.ndarray],  # (S, proposals) each
         sources: Sequence[tuple[int, ...]],
+        blur: np.ndarray | float = 0.0,  # like `wrong`
     ) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
-        """Proposals that most checks agree with: to the last digit, or but for rounding."""
+        """Proposals most checks agree with: to the last digit, but for rounding, or blurred."""
         least = max(4, int(0.4 * len(own)))
         exact = 1e-8 * np.maximum(size, np.abs(own))[:, None]
-        rounded = np.minimum(loose, 0.3 * np.median(np.abs(own)))
+        most = 0.3 * np.median(np.abs(own))
+        rounded, blurred = np.minimum(loose, most), np.minimum(loose + blur, most)
         scores = []
         with np.errstate(invalid="ignore"):
             counted = (~np.isnan(wrong)).sum(1)
-            for allowed, worth in ((exact, 1.0), (rounded, 0.0)):
+            for allowed, worth in ((exact, 2.0), (rounded, 1.0), (blurred, 0.0)):
                 share = (wrong <= allowed).sum(1) / np.maximum(counted, 1)
                 scores.append(np.where((counted >= least) & (share >= 0.6), worth + share, 0.0))
-        score = np.maximum(*scores)  # (S, proposals)
+        score = np.max(scores, 0)  # (S, proposals)
         system, best = score.argmax(0), score.max(0)
         chosen = [k for k in np.argsort(-best)[: self.options.refined] if best[k] > 0]
         return [(tuple(int(self.places[s]) for s in sources[k]),
@@ -249,7 +244,7 @@ class Raw:
         if len(cells) < self.options.fewest:
             return None
         x, y = cells[:, list(sources)], cells[:, place]
-        found = _trimmed(x, y, np.array(factors), 1 - self.options.share)
+        found = trimmed(x, y, np.array(factors), 1 - self.options.share)
         spread = float(np.subtract(*np.quantile(y, (0.95, 0.05)))) or float(y.std())
         with np.errstate(over="ignore", invalid="ignore"):  # squares of numbers near the largest
             says_nothing = np.abs(found) * x.std(0) < 3e-4 * spread
@@ -285,98 +280,22 @@ class Raw:
                    if columns.is_time(k)]  # fmt: skip
         return bool(abs(sum(seconds)) < 1e-3 * max(np.abs(seconds)))
 
-    def longer_relations_of(self, place: int) -> Iterator[Relation]:
-        """One with three sources or more, if it is believed."""
+    def longer_relations_of(self, place: int, without: set[int]) -> Iterator[Relation]:
+        """One with three sources or more, if it is believed; not with some columns."""
         at = np.flatnonzero(self.places == place)
-        if not len(at) or len(self.places) < 4:
+        others = np.array([k for k, p in enumerate(self.places) if p not in {place, *without}])
+        if not len(at) or len(others) < 3:
             return
-        others = np.delete(np.arange(len(self.places)), at[0])
         found = _sparse(self.numbers[:, others], self.numbers[:, at[0]],
                         self._tolerance(place, self.rows.taught[:, place]))  # fmt: skip
         if found is None or len(found[0]) < 3:
             return
         some = found[0]
         sources = tuple(int(k) for k in self.places[others[some]])
-        relation = self._fitted(place, sources, found[1])
-        if relation is not None and self.rows.believed(relation):
-            yield relation
+        yield from self._believed(place, sources, found[1])
 
 
-POWERS = (1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 3.0, -3.0, 1 / 3, -1 / 3, 1.5, -1.5)  # convention
-
-
-class Logs(Raw):
-    """Proposes and fits products, in logarithms; zeros and signs tell nothing there."""
-
-    def _fits(self, place: int) -> bool:
-        if self.columns.is_time(place):
-            return False
-        own = self.rows.cells[:, place]
-        return bool((np.abs(own) > 0).sum() >= 2 * self.options.fewest)
-
-    def _transformed(self, cells: np.ndarray) -> np.ndarray:
-        with np.errstate(all="ignore"):
-            logs = np.log(np.abs(cells))
-        return np.where(np.isfinite(logs), logs, np.nan)
-
-    def _tolerance(self, place: int, cells: np.ndarray) -> np.ndarray:
-        with np.errstate(all="ignore"):
-            found = self.columns.half_units[place] / np.abs(cells)
-        return np.where(found < 0.4, found * 1.3, np.nan)
-
-    def _single(
-        self, own: np.ndarray, tolerance: np.ndarray, size: np.ndarray, others: np.ndarray
-    ) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
-        powers = np.array([p for p in POWERS if p != 1.0])  # a factor alone is linear
-        wrong = np.abs(own[:, None] - powers[:, None, None] * others)
-        factors = np.broadcast_to(powers[:, None], (len(powers), others.shape[1]))
-        return self._best(wrong, tolerance[:, None], np.ones(len(own)), own, (factors,),
-                          [(k,) for k in range(others.shape[1])])  # fmt: skip
-
-    def _double(
-        self, own: np.ndarray, tolerance: np.ndarray, size: np.ndarray, others: np.ndarray
-    ) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
-        first, second = np.triu_indices(others.shape[1], 1)
-        pairs = [(p, q) for p in POWERS[:6] for q in POWERS[:6] if abs(p) == 1 or abs(q) == 1]
-        pairs.append((0.5, 0.5))
-        some = slice(0, self.options.checks + 2)
-        a, b = others[some, first], others[some, second]
-        wrong = np.stack([np.abs(own[some, None] - p * a - q * b) for p, q in pairs])
-        p, q = (np.repeat(np.array(v)[:, None], len(first), 1) for v in zip(*pairs, strict=True))
-        names = list(zip(first.tolist(), second.tolist(), strict=True))
-        return self._best(wrong, tolerance[some, None], np.ones(len(own[some])), own[some],
-                          (p, q), names)  # fmt: skip
-
-    def _fitted(
-        self, place: int, sources: tuple[int, ...], factors: Sequence[float] | np.ndarray
-    ) -> Relation | None:
-        powers = [min(POWERS, key=lambda p: abs(p - f)) for f in factors]
-        if any(abs(p - f) > 0.15 for p, f in zip(powers, factors, strict=True)):
-            return None
-        relation = PowerRelation(place, sources, 1.0, tuple(powers))
-        rows = self.rows.taught[relation.known(self.rows.taught)][: self.options.fitted_to]
-        wanted = relation.expected(rows)
-        with np.errstate(all="ignore"):
-            ratio = rows[:, place] / wanted
-            half = (self.columns.half_units[place] + 1e-9 * np.abs(rows[:, place])) / np.abs(
-                wanted
-            )
-        good = np.isfinite(ratio) & np.isfinite(half)
-        if good.sum() < self.options.fewest:
-            return None
-        best, share = None, 0.0
-        middle, width = _stabbed(ratio[good], half[good])
-        for factor in (*_round_factors(middle, width), middle):
-            if factor == 0:
-                continue
-            one = replace(relation, factor=float(factor))
-            kept = self.rows.share(one, rows)
-            if kept > share + 0.002:
-                best, share = one, kept
-        return best
-
-
-def _trimmed(x: np.ndarray, y: np.ndarray, factors: np.ndarray, left_out: float) -> np.ndarray:
+def trimmed(x: np.ndarray, y: np.ndarray, factors: np.ndarray, left_out: float) -> np.ndarray:
     """Factors by least squares of the rows that are nearest to the line, again and again."""
     centred = np.column_stack([x, np.ones(len(x))])
     size = np.abs(centred).max(0)
@@ -410,14 +329,15 @@ def _to_digits(numbers: np.ndarray, digits: int) -> np.ndarray:
 
 def _constants(error: np.ndarray, half: np.ndarray) -> Iterator[float]:
     """None, the most common error, and what is nearest to most of them."""
-    middle, width = _stabbed(error, half)
+    middle, width = stabbed(error, half)
     yield 0.0
     if np.abs(np.median(error)) > np.median(half):
         yield float(f"{np.median(error):.9g}")
-        yield next(iter(_round_factors(middle, width)), middle)
+    if np.abs(np.median(error)) > 0.2 * np.median(half):  # such as what is rounded down
+        yield next(iter(round_factors(middle, width)), middle)
 
 
-def _stabbed(middle: np.ndarray, half: np.ndarray) -> tuple[float, float]:
+def stabbed(middle: np.ndarray, half: np.ndarray) -> tuple[float, float]:
     """A number that is inside as many of some intervals as may be, and how far it may move."""
     ends = np.concatenate([middle - half, middle + half])
     step = np.repeat([-1, 1], len(middle))  # at one place, intervals begin before others end
@@ -428,7 +348,7 @@ def _stabbed(middle: np.ndarray, half: np.ndarray) -> tuple[float, float]:
     return float((low + high) / 2), float((high - low) / 2)
 
 
-def _round_factors(middle: float, width: float) -> Iterator[float]:
+def round_factors(middle: float, width: float) -> Iterator[float]:
     """The roundest number in an interval, and the roundest that one is divided by."""
     width = max(width, 1e-12 * abs(middle))
     for digits in range(1, 12):

@@ -8,7 +8,7 @@ column is known once another is, or two others are), columns in equal steps, and
 after its start).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, permutations
 
@@ -16,11 +16,13 @@ import numpy as np
 
 from kermix.data.schema.columns import NumberColumn
 from kermix.data.schema.schema import EncodedTable, Schema
-from kermix.tables.model.relation_formulas import SearchOptions, SplitHalves, formulas
+from kermix.tables.model.relation_formulas import SearchOptions, SplitHalves, Sums
+from kermix.tables.model.relation_products import Logarithms, Products
 from kermix.tables.model.relations import (
     LinearRelation,
     LookupRelation,
     OrderRelation,
+    PowerRelation,
     RawColumns,
     Relation,
     StepRelation,
@@ -59,13 +61,40 @@ def find_relations(
         return ()
     left_out = {k for k, name in enumerate(columns.names) if name in set(without)}
     rows = SplitHalves(columns, columns.cells(encoded[np.sort(order)]), options, left_out)
-    chosen = _ordered(_chosen([*formulas(rows), *lookups(rows)], rows))
+    short = _chosen([*_short_formulas(rows), *lookups(rows)], rows)
+    chosen = _ordered(_chosen(_long_formulas(rows, short), rows, short).values())
     told = {relation.place for relation in chosen}
     chosen += find_steps(columns, rows.cells, [k for k in rows.numbers if k not in told])
     in_order = columns.cells(encoded[np.sort(order)])
     chosen += find_orders(columns, in_order, chosen, rows.places)
     cells = columns.cells(encoded)
     return tuple(_with_share(r, columns, cells, options) for r in chosen)
+
+
+def _short_formulas(rows: SplitHalves) -> Iterator[Relation]:
+    """What follows from one or two numbers by sums or products."""
+    if len(rows.numbers) < 2:
+        return
+    for kind in (Sums, Products):
+        search = kind(rows)
+        for place in rows.followers:
+            yield from search.relations_of(place)
+
+
+def _long_formulas(rows: SplitHalves, chosen: Mapping[int, Relation]) -> Iterator[Relation]:
+    """What follows from more numbers, or by logarithms, of columns that none tells yet.
+
+    Columns that follow from the column itself are no sources of it.
+    """
+    open_ = [place for place in rows.followers if place not in chosen]
+    if len(rows.numbers) < 2 or not open_:
+        return
+    sums, products, logarithms = Sums(rows), Products(rows), Logarithms(rows)
+    for place in open_:
+        own = {q for q in chosen if _follows(chosen, q, place)}
+        yield from sums.longer_relations_of(place, own)
+        yield from products.longer_relations_of(place, own)
+        yield from logarithms.believed_of(place, own)
 
 
 def _with_share(
@@ -81,40 +110,53 @@ def _with_share(
     return replace(relation, share=float(kept.mean()) if len(kept) else 0.0, empty=empty)
 
 
-def _chosen(found: Sequence[Relation], rows: SplitHalves) -> list[Relation]:
-    """One relation for a column, so that none follows from itself; the simplest first."""
+def _chosen(
+    found: Iterable[Relation], rows: SplitHalves, before: Mapping[int, Relation] | None = None
+) -> dict[int, Relation]:
+    """One relation for a column, so that none follows from itself; those that tell most first.
+
+    Args:
+        found: What there is to choose from.
+        rows: The rows.
+        before: What was chosen already.
+    """
 
     def worth(relation: Relation) -> tuple[float, ...]:
         signs = relation.factors if isinstance(relation, LinearRelation) else ()
         share = rows.share(relation, rows.judged)
-        # Fewer sources and no minus are worth a few exceptions; and so is a column of many values:
-        # a price follows from amount and count, but a count by rounding says little of an amount.
+        # Fewer sources and no minus are worth a few exceptions.
         simple = share - 0.02 * len(relation.sources) - 0.004 * sum(s < 0 for s in signs)
-        simple += 0.005 * float(np.log(rows.distinct[relation.place]))
         simple -= 0.002 * isinstance(relation, LookupRelation)
-        return -simple, -relation.place
+        if isinstance(relation, PowerRelation):
+            simple -= 0.02 * relation.before_rounding
+            simple -= 0.004 * sum(abs(power) != 1 for power in relation.powers)
+        # A column of many values is more to tell: a price follows from amount and count, but a
+        # count by rounding says little of an amount.
+        return -simple * float(np.log(rows.distinct[relation.place])), -relation.place
 
-    chosen: dict[int, Relation] = {}
+    chosen = dict(before or {})
     for relation in sorted(found, key=worth):
-        if relation.place not in chosen and not _leads_to(chosen, relation):
+        if relation.place not in chosen and not any(
+            _follows(chosen, source, relation.place) for source in relation.sources
+        ):
             chosen[relation.place] = relation
-    return list(chosen.values())
+    return chosen
 
 
-def _leads_to(chosen: dict[int, Relation], new: Relation) -> bool:
-    """Whether a column would follow from itself."""
-    open_, met = list(new.sources), set()
+def _follows(chosen: Mapping[int, Relation], place: int, source: int) -> bool:
+    """Whether a column is another one, or follows from it."""
+    open_, met = [place], set()
     while open_:
-        place = open_.pop()
-        if place == new.place:
+        here = open_.pop()
+        if here == source:
             return True
-        if place in chosen and place not in met:
-            met.add(place)
-            open_ += chosen[place].sources
+        if here in chosen and here not in met:
+            met.add(here)
+            open_ += chosen[here].sources
     return False
 
 
-def _ordered(relations: Sequence[Relation]) -> list[Relation]:
+def _ordered(relations: Iterable[Relation]) -> list[Relation]:
     """Each after those that tell its sources."""
     by_place = {relation.place: relation for relation in relations}
     found: list[Relation] = []
@@ -127,7 +169,7 @@ def _ordered(relations: Sequence[Relation]) -> list[Relation]:
                 visit(by_place[source])
         found.append(relation)
 
-    for relation in sorted(relations, key=lambda r: r.place):
+    for _, relation in sorted(by_place.items()):
         visit(relation)
     return found
 
@@ -301,8 +343,10 @@ def _step_of(own: np.ndarray, share: float, fewest: int = 40) -> tuple[int, int]
         enough = min(counts.max() / len(own[::2]), on.mean()) >= share
         if enough and len(np.unique(judged[on])) >= 6:
             found.append((float(on.mean()), step, start))
-    most = max(found, default=(0.0, 0, 0))[0]
-    good = [(step, start) for kept, step, start in found if kept >= most - 0.02]
+    # Of exceptions some are on a lattice by chance: every second one on that of even numbers.
+    broken = [(1 - kept) / (1 - 1 / step) for kept, step, _ in found]
+    good = [(step, start) for exceptions, (_, step, start) in zip(broken, found, strict=True)
+            if exceptions <= min(broken) + 0.02]  # fmt: skip
     return max(good, default=None)
 
 
@@ -329,8 +373,9 @@ def find_orders(
     """
     found: list[Relation] = []
     told = {frozenset((r.place, source)) for r in known for source in r.sources}
+    follows = {r.place for r in known if r.determines}  # and any order with its sources
     for kind in (columns.is_number, columns.is_time):
-        some = [k for k in places if kind(k)
+        some = [k for k in places if kind(k) and k not in follows
                 and isinstance(columns.schema.modelled[k], NumberColumn)]  # fmt: skip
         pairs = _pairs_in_order(columns, cells, some[:most], told, share)
         # What follows from two others is not said.
@@ -364,7 +409,13 @@ def _same_unit(columns: RawColumns, a: int, b: int) -> bool:
 
 
 def _order(
-    columns: RawColumns, cells: np.ndarray, a: int, b: int, light: np.ndarray, share: float
+    columns: RawColumns,
+    cells: np.ndarray,
+    a: int,
+    b: int,
+    light: np.ndarray,
+    share: float,
+    fewest: int = 50,
 ) -> Relation | None:
     shift = columns.origin(a) - columns.origin(b)
     some = slice(None, None, max(1, len(cells) // 800))
@@ -374,20 +425,52 @@ def _order(
     first, second = cells[light, a] + shift, cells[light, b]
     good = ~(np.isnan(first) | np.isnan(second))
     first, second = first[good], second[good]
-    if len(first) < 50:
+    if len(first) < fewest:
         return None
-    gap = second - first
-    broken = float((gap < 0).mean())
-    by_chance = float((np.roll(second, len(second) // 2) < first).mean())
+    broken, by_chance = _broken_shares(first, second)
     if broken > 1 - share or by_chance < 0.02 or broken > 0.35 * by_chance:
         return None
-    if not _has_edge(gap):
+    with_room = _with_room(first, second)
+    if len(with_room[0]) < fewest or not all(map(_is_edge, (first, with_room[0]),
+                                                 (second, with_room[1]))):  # fmt: skip
         return None
-    positive = min(first.min(), second.min()) > 0
+    ties = bool((first == second).any())
+    return OrderRelation(b, (a,), 1.0, ties, shift)
+
+
+def _broken_shares(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
+    """Of rows in which an order is broken, and of those that would break it by chance."""
+    shuffled = np.roll(second, len(second) // 2)
+    return float((second < first).mean()), float((shuffled < first).mean())
+
+
+def _is_edge(first: np.ndarray, second: np.ndarray) -> bool:
+    """Whether one number begins where the other is, also by their ratio if all are positive."""
+    if not _has_edge(second - first):
+        return False
     # Small numbers are near each other, whatever they are.
-    if positive and not _has_edge(np.log(second) - np.log(first), least=8.0):
-        return None
-    return OrderRelation(b, (a,), 1.0, bool((gap == 0).any()), shift)
+    positive = min(first.min(), second.min()) > 0
+    return not positive or _has_edge(np.log(second) - np.log(first), least=8.0)
+
+
+def _with_room(
+    first: np.ndarray, second: np.ndarray, near: int = 60, room: float = 4.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows that are as far above the least number as they might differ: the smallest hardly can.
+
+    Args:
+        first: The smaller numbers.
+        second: The larger ones.
+        near: How many differences above zero are looked at.
+        room: How often the largest of these has to fit.
+    """
+    above = np.sort((second - first)[second >= first])
+    if len(above) < near:
+        return first, second
+    floor = min(first.min(), second.min())
+    some = first + second - 2 * floor >= 2 * room * above[near - 1]
+    some &= (first != second) | (first > floor)
+    return first[some], second[some]
 
 
 def _heavy(cells: np.ndarray, share: float = 0.1) -> np.ndarray:  # (N,), bool

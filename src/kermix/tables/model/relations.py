@@ -6,6 +6,7 @@ an amount as price times quantity, a country by its city. No density says so. Re
 of all others; NaN where there is no value.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -229,11 +230,15 @@ class Relation:
             wanted = self.expected(cells)
             error = np.abs(wanted - cells[:, self.place])
             size = np.maximum(np.abs(wanted), self.magnitude(cells))
-            allowed = columns.half_units[self.place] * (1 + 1e-6)
+            allowed = columns.half_units[self.place] * (1 + 1e-6) + self.slack(columns, cells)
             return np.asarray(error <= allowed + columns.precision[self.place] * size)
 
     def magnitude(self, cells: np.ndarray) -> np.ndarray | float:
         """Size of the largest number that is computed with, whose last digits may be lost."""
+        return 0.0
+
+    def slack(self, columns: RawColumns, cells: np.ndarray) -> np.ndarray | float:
+        """How far the column may be from what is expected, besides its own rounding."""
         return 0.0
 
     def limits(
@@ -330,12 +335,14 @@ class LinearRelation(Relation):
                  zip(self.factors, self.sources, strict=True)]  # fmt: skip
         terms.sort(key=lambda term: term[0] < 0)  # what is added first
         timed = any(columns.is_time(k) for k in self.places)
-        if abs(constant) > 1e-12 and not timed:
+        half = columns.half_units[self.place]
+        down = bool(half and 0 <= self.constant + half < 0.2 * half)
+        if abs(constant) > 1e-12 and not (timed or down):
             terms.append((constant, f"{abs(constant):.6g}"))
         told = ("-" if terms[0][0] < 0 else "") + terms[0][1]
         for factor, term in terms[1:]:
             told += f" {'-' if factor < 0 else '+'} {term}"
-        return f"{columns.names[self.place]} = {told}"
+        return f"{columns.names[self.place]} = {told}{', rounded down' * down}"
 
 
 def _times(name: str, factor: float) -> str:
@@ -349,34 +356,79 @@ def _times(name: str, factor: float) -> str:
 
 @dataclass(frozen=True, eq=False)
 class PowerRelation(Relation):
-    """Powers of other columns, times a factor: products, ratios, roots, other units."""
+    """Powers of other columns, times a factor: products, ratios, roots, other units.
+
+    Attributes:
+        powers: Of the first sources.
+        factor: That they are multiplied with.
+        summed: How many sources, the last ones, are added; their logarithm is a factor, too.
+        constant: What is added at last.
+        otherwise: The column's value where the formula is not defined, as a ratio to zero.
+        before_rounding: Whether it was computed from sources that were rounded afterwards.
+    """
 
     kind = "power"
     powers: tuple[float, ...]
     factor: float = 1.0
+    summed: int = 0
+    constant: float = 0.0
+    otherwise: float | None = None
+    before_rounding: bool = False
+
+    @property
+    def _inside(self) -> list[int]:
+        """Columns whose sum has the logarithm."""
+        return list(self.sources[len(self.powers) :])
+
+    def _product(self, cells: np.ndarray, without: int | None = None) -> np.ndarray:
+        """The factor times all powers, but that of one source."""
+        found = np.full(len(cells), self.factor)
+        for k, power in zip(self.sources, self.powers, strict=False):
+            found = found if k == without else found * cells[:, k] ** power
+        return found
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of the numbers that it computes with."""
-        return {"powers": (len(self.sources),), "factor": ()}
+        return {"powers": (len(self.sources) - self.summed,), "factor": (), "constant": ()}
 
     def expected(self, cells: np.ndarray) -> np.ndarray:
         """What the column should be, before it is rounded."""
         with np.errstate(all="ignore"):
-            found = np.full(len(cells), self.factor)
-            for k, power in zip(self.sources, self.powers, strict=True):
-                found = found * cells[:, k] ** power
-        return np.where(np.isfinite(found), found, np.nan)
+            found = self._product(cells)
+            if self.summed:
+                found = found * np.log(cells[:, self._inside].sum(1))
+        found = np.where(np.isfinite(found), found + self.constant, np.nan)
+        if self.otherwise is None:
+            return found
+        there = ~np.isnan(cells[:, list(self.sources)]).any(1)
+        return np.where(there & np.isnan(found), self.otherwise, found)
+
+    def slack(self, columns: RawColumns, cells: np.ndarray) -> np.ndarray | float:
+        """How far the column may be from what sources tell that were rounded afterwards."""
+        if not self.before_rounding:
+            return 0.0
+        with np.errstate(all="ignore"):
+            shares = [abs(p) * columns.half_units[k] / np.abs(cells[:, k])
+                      for k, p in zip(self.sources, self.powers, strict=False)]  # fmt: skip
+            found = np.abs(self.expected(cells)) * np.sum(shares, 0)
+        return np.where(np.isfinite(found), found, 0.0)
 
     def limits(
         self, columns: RawColumns, cells: np.ndarray, source: int
     ) -> tuple[np.ndarray, np.ndarray] | None:
         """Between what a source is for the relation to hold, given the others."""
+        own = cells[:, self.place] - self.constant
+        half = columns.half_units[self.place]
         with np.errstate(all="ignore"):
-            rest = np.full(len(cells), self.factor)
-            for k, power in zip(self.sources, self.powers, strict=True):
-                rest = rest if k == source else rest * cells[:, k] ** power
-            half, own = columns.half_units[self.place], cells[:, self.place]
+            rest = self._product(cells, source)
+            if source in self._inside:
+                others = [k for k in self._inside if k != source]
+                ends = np.exp(np.stack([own - half, own + half]) / rest)
+                ends = ends - cells[:, others].sum(1)
+                return ends.min(0), ends.max(0)
+            if self.summed:
+                rest = rest * np.log(cells[:, self._inside].sum(1))
             power = self.powers[self.sources.index(source)]
             ends = np.stack([own - half, own + half]) / rest
             ends = np.where(ends > 0, ends, 0.0) ** (1 / power)
@@ -385,17 +437,35 @@ class PowerRelation(Relation):
 
     def formula(self, columns: RawColumns) -> str:
         """In words."""
-        over = [_power(columns.names[k], p)
-                for k, p in zip(self.sources, self.powers, strict=True) if p > 0]  # fmt: skip
-        under = [_power(columns.names[k], -p)
-                 for k, p in zip(self.sources, self.powers, strict=True) if p < 0]  # fmt: skip
-        inverse = 1 / self.factor
-        if abs(self.factor) < 1 and abs(inverse - round(inverse)) < 1e-9 * abs(inverse):
+        names, factor = columns.names, self.factor
+        over = [_power(names[k], p) for k, p in zip(self.sources, self.powers, strict=False)
+                if p > 0]  # fmt: skip
+        under = [_power(names[k], -p) for k, p in zip(self.sources, self.powers, strict=False)
+                 if p < 0]  # fmt: skip
+        if self.summed:
+            base, factor = _base_of(factor)
+            over.append(f"{base}({' + '.join(names[k] for k in self._inside)})")
+        inverse = 1 / factor
+        if abs(factor) < 1 and abs(inverse - round(inverse)) < 1e-9 * abs(inverse):
             under = [*under, f"{round(inverse)}"]
-        elif self.factor != 1 or not over:
-            over = [f"{self.factor:.6g}", *over]
-        told = " * ".join(over or ["1"])
-        return f"{columns.names[self.place]} = {' / '.join([told, *under])}"
+        elif abs(factor - 1) > 1e-6 or not over:
+            over = [f"{factor:.6g}", *over]
+        told = f"{' / '.join([' * '.join(over or ['1']), *under])}"
+        if self.constant:
+            told += f" {'-' if self.constant < 0 else '+'} {abs(self.constant):.6g}"
+        told += " up to rounding" * self.before_rounding
+        if self.otherwise is not None:
+            told += f", {self.otherwise:.6g} where that is not defined"
+        return f"{names[self.place]} = {told}"
+
+
+def _base_of(factor: float) -> tuple[str, float]:
+    """A logarithm's base that makes the number before it rounder, and that number."""
+    for base, name in ((math.e, "log"), (2.0, "log2"), (10.0, "log10")):
+        near = factor * math.log(base)
+        if abs(float(f"{near:.3g}") - near) < 1e-9 * abs(near):
+            return name, near
+    return "log", factor
 
 
 def _power(name: str, power: float) -> str:

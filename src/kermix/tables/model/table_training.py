@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kermix.distributed.processes import Ranks
 from kermix.graphs import adam
-from kermix.tables.model.calibration import OutOfFold, calibrate
+from kermix.tables.model.calibration import OutOfFold, calibrate, match_flags
 from kermix.tables.model.layout import TableLayout
 from kermix.tables.model.network import TableNetwork
 from kermix.tables.model.sampling import network_rows_at_once
@@ -339,8 +339,18 @@ class TableModelTask(Task):
         elif self.average is not None:
             self.average.copy_to(self.model)
         self.model.eval()
+        layout = self.model.layout
+        if layout.columns > layout.table_columns and not self.settings.learns_target_alone:
+            self._match_flags()
         if len(self._held) and self.settings.calibrates:
             self._calibrate()
+
+    def _match_flags(self, most_rows: int = 100_000) -> None:
+        """By all rows, or by those of a large table that are evenly apart."""
+        count = self._rows.rows
+        some = torch.arange(0, count, max(1, count // most_rows), device=self._rows.device)
+        weights = None if self._rows.weights is None else self._rows.weights[some]
+        match_flags(self.model, self._rows.take(some)[0], weights)
 
     def _forget_calibration(self) -> None:
         self.model.log_scale_offset.zero_()
