@@ -1,9 +1,9 @@
 """How often the demo ends well: samples of its table are compared with it, for many seeds.
 
-`python -m benchmarks demo`. For each seed the table of penguins is fitted as `scripts/demo.sh` does
-it, as many rows are drawn as it has, and both are compared. Beside it stands the same comparison
-with one column of the samples moved by half a standard deviation, which should be found; and how
-many samples equal a row of the table, which a model that learned it by heart would draw.
+`python -m benchmarks demo`. For each seed the table of penguins is fitted as `scripts/demo.sh`
+does it, as many rows are drawn as it has, and both are compared. Beside it stands the same
+comparison with one column of the samples moved by half a standard deviation, which should be
+found; and how many samples equal a row of the table, as one learned by heart would.
 """
 
 from collections.abc import Iterator
