@@ -475,7 +475,7 @@ def _by_cases(
     """The mixture over what the deciders may be, one after the other."""
     layout, (codes, values, seen) = network.layout, cells
     parts = parts_of((codes, values.float(), seen))
-    if not deciders:
+    if not deciders or not len(codes):
         found = column_distribution(network, parts, place, columns[place])
         numbers = network.linked_numbers(codes, seen)
         return found if numbers is None else found.as_number(numbers[:, place].cpu().numpy())
@@ -489,10 +489,7 @@ def _by_cases(
             continue
         case = codes.clone(), values.clone(), seen.clone()
         case[0][:, decider], case[2][:, decider] = code, True
-        layout.transferred(*case)
-        if layout.exact is not None and not bool(case[2][:, place].all()):
-            layout.exact.solve(*case)
-            layout.transferred(*case)
+        _follow(layout, case, place)
         known = case[2][:, place].cpu().numpy()
         if (share * known).any():
             told = _told(layout, decider, place, columns, case)
@@ -502,6 +499,14 @@ def _by_cases(
             cases.append((share * ~known, open_))
     total = sum(share for share, _ in cases)
     return ColumnDistribution.mixture([(share / total, found) for share, found in cases])
+
+
+def _follow(layout: TableLayout, case: tuple[Tensor, Tensor, Tensor], place: int) -> None:
+    """Fill in what follows from cells that are seen, the column computed back if need be."""
+    layout.transferred(*case)
+    if layout.exact is not None and not bool(case[2][:, place].all()):
+        layout.exact.solve(*case)
+        layout.transferred(*case)
 
 
 def _told(
