@@ -356,6 +356,7 @@ STEPS = Setting("Number of training steps.", least=0, of_training=True)
 BUDGET = Setting(
     "quick, default, best, or for tables a time such as 90s, 2m or 1h: the fit then ends about "
     "when it is over, with its report.",
+    unset="default",
     of_training=True,
 )
 BATCH_SIZE = Setting("Batch size of a training step.", least=1, of_training=True)
