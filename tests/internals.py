@@ -318,7 +318,6 @@ if TYPE_CHECKING:
     from kermix.tables.compare.cost_details import MatrixStatistics
     from kermix.tables.compare.result import TITLES
     from kermix.tables.compare.sketch_comparison import drift
-    from kermix.tables.compare.verdict import auc_text
     from kermix.tables.drift.drift_page import period_report
     from kermix.tables.drift.period_drift import PeriodDrift, PeriodVerdict, between, holm
     from kermix.tables.drift.periods import order_of_names, read_periods
@@ -349,9 +348,9 @@ if TYPE_CHECKING:
     from kermix.tables.model.layout import (
         REGRESSORS,
         TableLayout,
-        find_regressors,
         regressor_places,
     )
+    from kermix.tables.model.layout_search import find_regressors
     from kermix.tables.model.linear_relations import (
         FINEST,
         RIDGE,
@@ -439,7 +438,7 @@ if TYPE_CHECKING:
     from kermix.training.samples_task import RowTask, Split, build_model, build_trainer
     from kermix.training.samples_task import split_rows as build_split_rows
     from kermix.two_sample.aggregate import aggregate_rows, shares_of_parts
-    from kermix.two_sample.classifier_test import auc, tell_apart
+    from kermix.two_sample.classifier_test import auc, auc_text, tell_apart
     from kermix.two_sample.column_scores import (
         FEWEST_ROWS,
         ColumnPlace,

@@ -225,7 +225,7 @@ def predict(
     if out is not None:
         check_output(out, ".csv")
     from kermix.fitting import open_run
-    from kermix.images.predictions import predictions
+    from kermix.images.classifier_run import predictions
 
     check_kind(run, CLASSIFY)
     found = predictions(open_run(run), data, device or "cpu", every=chances)

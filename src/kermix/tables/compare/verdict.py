@@ -22,7 +22,13 @@ from kermix.tables.compare.column_changes import (
     values_of_one,
 )
 from kermix.two_sample.aggregate import ColumnTest, aggregate_rows
-from kermix.two_sample.classifier_test import CONFIDENCE, ToldApart, tell_apart
+from kermix.two_sample.classifier_test import (
+    CONFIDENCE,
+    ToldApart,
+    area_text,
+    auc_text,
+    tell_apart,
+)
 from kermix.two_sample.permutation import own_generator
 
 if TYPE_CHECKING:
@@ -34,9 +40,6 @@ __all__ = [
     "JudgementTask",
     "PairVerdict",
     "Verdict",
-    "area_text",
-    "auc_text",
-    "classify",
     "judge_sketches",
 ]
 
@@ -340,29 +343,6 @@ def _coarse(count: int) -> int:
     return round(count, min(0, 2 - len(str(count))))
 
 
-def auc_text(area: float) -> str:
-    """Two digits, and more where it would look like 1 and is not."""
-    if area < 0.99:
-        return f"{area:.2f}"
-    return f"{area:.3f}" if area < 0.999 else f"{min(area, 0.9999):.4f}" if area < 1 else "1"
-
-
-def area_text(area: float, interval: tuple[float, float]) -> str:
-    """How well the classifier tells rows apart, as it is said everywhere.
-
-    Example:
-        >>> area_text(0.614, (0.588, 0.64))
-        'AUC 0.61 (0.59 to 0.64; 0.5 is chance)'
-    """
-    low, high = map(auc_text, interval)
-    return f"AUC {auc_text(area)} ({low} to {high}; 0.5 is chance)"
-
-
-def classify(rows: ComparedRows, seed: int = 0) -> ToldApart | None:
-    """How well the classifier tells the rows of both samples apart: the only number for that."""
-    return tell_apart(rows.pooled, rows.n, rows.places, own_generator(seed))
-
-
 def _listed(parts: Sequence[str]) -> str:
     if len(parts) < 3:
         return " and ".join(parts)
@@ -400,7 +380,7 @@ class JudgementTask:
         )  # fmt: skip
         apart, note = None, ""
         try:
-            apart = classify(rows, self.seed)
+            apart = tell_apart(rows.pooled, n, rows.places, own_generator(self.seed))
         except MissingExtraError as error:
             note = str(error)
         effect, interval = (None, None) if apart is None else (apart.auc, apart.interval)
