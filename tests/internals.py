@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from kermix.cli.fit_command import fit
     from kermix.cli.options import set_options, value_typed
     from kermix.cli.output import plain, print_json, split_names
+    from kermix.cli.short_help import first_sentence
     from kermix.costs.baselines import energy_distance, mmd_squared, mode_coverage, wasserstein2
     from kermix.costs.functions import graphed
     from kermix.costs.moments import MomentStatistics

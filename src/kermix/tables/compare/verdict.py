@@ -1,9 +1,9 @@
 """The verdict of a comparison, on rows or on sketches: one sentence, and its test and columns."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -39,8 +39,10 @@ __all__ = [
     "Judgement",
     "JudgementTask",
     "PairVerdict",
+    "Progress",
     "Verdict",
     "judge_sketches",
+    "silent",
 ]
 
 # Conventions: p-values whose digits do not matter, an AUC near chance.
@@ -304,7 +306,11 @@ class Verdict:
         column = self.columns[0]
         alone = "No column is" if len(self.columns) == 1 else "No column or pair of columns is"
         nearest = f"{column.column} ({column.short}, p = {column.pvalue:.2g})"
-        return f"{alone} clearly different by itself; nearest is {nearest}."
+        how = "" if len(self.columns) == 1 else ", or a few columns at a time"
+        return (
+            f"{alone} clearly different by itself; nearest is {nearest}. To see where they "
+            f"differ, compare more rows{how}."
+        )
 
     def _alone(self) -> str:
         """Values that one set alone has, if the sets are not called different."""
@@ -349,6 +355,14 @@ def _listed(parts: Sequence[str]) -> str:
     return f"{', '.join(parts[:-1])}, and {parts[-1]}"
 
 
+Progress: TypeAlias = Callable[[str, float], None]
+TESTING, TELLING, CHANGES = 0.1, 0.6, 0.9  # shares of the time that are over: convention
+
+
+def silent(name: str, share: float) -> None:
+    """Say nothing of how far the work is."""
+
+
 @dataclass(frozen=True)
 class Judgement:
     """A verdict, and the classifier behind its effect."""
@@ -368,22 +382,26 @@ class JudgementTask:
     seed: int
     repeated: tuple[int, int] = (0, 0)
     shared: SharedRows | None = None
+    progress: Progress = silent
 
     @torch.no_grad()
     def find(self) -> Judgement:
         """Test the rows, tell them apart, and say what changed in each column."""
         rows, n = self.rows, self.rows.n
         pooled = rows.pooled.double()
+        self.progress("testing", TESTING)
         test = aggregate_rows(
             pooled, n, places=rows.places, layout=rows.layout, permutations=self.permutations,
             seed=self.seed, level=self.level,
         )  # fmt: skip
         apart, note = None, ""
+        self.progress("telling rows apart", TELLING)
         try:
             apart = tell_apart(rows.pooled, n, rows.places, own_generator(self.seed))
         except MissingExtraError as error:
             note = str(error)
         effect, interval = (None, None) if apart is None else (apart.auc, apart.interval)
+        self.progress("what changed", CHANGES)
         copies = Copies()
         if test.different:
             copies = uncounted_copies(rows, effect, 0.0 if interval is None else interval[0])
