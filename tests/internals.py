@@ -262,7 +262,9 @@ if TYPE_CHECKING:
     )
     from kermix.networks.product_rows import FORMS, BoundedNorm, GaussianProduct
     from kermix.networks.scaled import ScaledModel, Scaler, column_moments, evaluating
+    from kermix.pages.charts import Bins
     from kermix.pages.page import Page, Repeat, render
+    from kermix.pages.plot import Axis, Plot, number_text
     from kermix.pages.sheets import save_png, sheet
     from kermix.paper.artefact import Claim, read_record
     from kermix.paper.catalogue import ARTEFACTS, chosen, judge_again, records_in, write_page
@@ -303,7 +305,6 @@ if TYPE_CHECKING:
         change_of,
         difference_of,
         new_and_gone,
-        number_text,
     )
     from kermix.tables.compare.column_charts import column_chart, pair_chart
     from kermix.tables.compare.compare import DetailsTask

@@ -230,4 +230,4 @@ def test_a_fit_without_held_out_rows_says_nothing_of_them(tmp_path):
     km.fit(table, out=tmp_path / "run", quick=True, steps=2)
     told = (tmp_path / "run" / "report.html").read_text()
     assert "of the samples; no rows were held out" in told
-    assert "A classifier tells them apart with AUC" in told
+    assert "A classifier cannot tell them apart: AUC" in told

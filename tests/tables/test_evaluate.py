@@ -343,8 +343,8 @@ def test_everything_missing_is_one_hundred_percent():
     x, _ = draw([1.0], 80, 9)
     found = km.evaluate(x[:40], x[40:] + 50.0, **QUICK)
     assert (
-        "They have too little of one mode of real data (by 100 % of the rows), too much of one "
-        "mode (by 100 % of the rows)"
+        "They have too little of one mode of real data (by 100 % of the rows) and too much of "
+        "another (by 100 % of the rows)"
     ) in found.answer
 
 

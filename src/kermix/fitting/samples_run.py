@@ -300,7 +300,7 @@ def _numbers(
         rows.append(("modes covered", f"{found.modes} of {found.total}"))
         rows.append(("good samples", f"{found.high_quality:.1%} (a perfect sampler: 98.9%)"))
         rows.append(("KL of modes", f"{found.kl:.4f}"))
-    what = "centre plus learned noise" if quality.nll is not None else "centre"
+    what = "center plus learned noise" if quality.nll is not None else "center"
     rows.append(("a sample is a", what))
     rows.append(("steps", f"{int(history[-1]['step'])}"))
     return rows

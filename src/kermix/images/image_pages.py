@@ -102,7 +102,7 @@ class ImageFindings:
             task.metric(),
             task.apart,
             float(apart.median() / usual),
-            "centre plus learned noise" if model.is_mixture else "centre",
+            "center plus learned noise" if model.is_mixture else "center",
         )
 
     def rows(self) -> list[tuple[str, str]]:
@@ -180,8 +180,7 @@ def write_image_report(
         "found": findings,
         "sections": sections,
         "training": charts.training(history, f"Energy distance {judged}"),
-        "moments": [(m.read_bytes(), "Samples from the same noise at step "
-                     f"{int(m.stem.rpartition('-')[2])}.") for m in moments],
+        "moments": [(m.read_bytes(), f"Step {int(m.stem.rpartition('-')[2])}") for m in moments],
     })  # fmt: skip
 
 
@@ -240,7 +239,8 @@ def _mistakes(
     order = wrong[confidence[wrong].argsort(descending=True)][:SHOWN_MISTAKES].tolist()
     return [
         (png_bytes(sheet(torch.from_numpy(images[i : i + 1]) / 255, 1), 96 // images.shape[3] + 1),
-         f"{classes[int(labels[i])]}: {classes[int(found[i])]} {float(confidence[i]):.0%}")
+         f"{classes[int(labels[i])]} \N{RIGHTWARDS ARROW} {classes[int(found[i])]}, "
+         f"{100 * float(confidence[i]):.0f} %")
         for i in order
     ]  # fmt: skip
 

@@ -114,7 +114,7 @@ class GaussianKernel:
 
     def __repr__(self) -> str:
         def show(variances: tuple[Scalar, ...]) -> str:
-            numbers = [float(v) for v in variances]
+            numbers = [float(f"{float(v):.6g}") for v in variances]
             return str(numbers[0] if len(numbers) == 1 else numbers)
 
         other = "" if self.symmetric else f", v_q={show(self.v_q)}"

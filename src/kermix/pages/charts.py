@@ -59,6 +59,9 @@ class Bins:
             return cls(np.array([0.0, 1.0]))
         low, middle, high = np.quantile(numbers, (0.005, 0.5, 0.995))
         if not (log and low > 0 and high > 30 * middle):
+            if step is not None:  # a quantile may lie between two multiples
+                low, high = (step * math.floor(low / step + 1e-9),
+                             step * math.ceil(high / step - 1e-9))  # fmt: skip
             return cls.between(low, high, step)
         edges = np.geomspace(low, high, 31)
         if step is not None:  # in none of them is no multiple
@@ -210,7 +213,7 @@ def column_chart(
     counts = [np.searchsorted(distinct, numbers) for numbers in sets]  # those missing come last
     shares = [np.bincount(c, minlength=len(names) + 1) / max(1, len(c)) for c in counts]
     if sum(s[-1] for s in shares) > 0:
-        names.append("missing")
+        names.append("(missing)")
     return bars(names, [s[: len(names)] for s in shares], about)
 
 

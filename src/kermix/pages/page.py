@@ -11,12 +11,13 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from kermix.errors import MissingExtraError
 from kermix.files import whole_file
-from kermix.pages.plot import Svg
+from kermix.pages.plot import Svg, number_text
 
 __all__ = ["Card", "Page", "Repeat", "render", "save_charts"]
 
@@ -135,7 +136,7 @@ def _environment() -> Any:
     )  # fmt: skip
     found.globals["style"] = _style
     found.filters |= {"shown": _shown, "base64": _base64, "sentences": _sentences,
-                      "quoted": shlex.quote}  # fmt: skip
+                      "breaks": _breaks, "quoted": shlex.quote}  # fmt: skip
     return found
 
 
@@ -146,10 +147,23 @@ def _style(*names: str) -> Svg:
 
 
 def _shown(value: Any) -> Any:
-    """A cell: numbers with five digits, and a dash for what is not known."""
+    """A cell: numbers with five digits, words for switches, and a dash for what is not known."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "\N{EN DASH}"
-    return f"{value:.5g}" if isinstance(value, float) else value
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, list | tuple):
+        return ", ".join(str(_shown(part)) for part in value) or "none"
+    return number_text(value, 5) if isinstance(value, float) else value
+
+
+def _breaks(value: Any, longest: int = 20) -> Any:
+    """A text whose longer words may go on in the next line after an underscore or a slash."""
+    if not isinstance(value, str) or isinstance(value, Svg):
+        return value
+    parts = (re.split(r"(?<=[_/])(?=\w)", word) if len(word) > longest else [word]
+             for word in re.split(r"(\s)", value))  # fmt: skip
+    return Svg("".join("<wbr>".join(map(escape, pieces)) for pieces in parts))
 
 
 def _sentences(text: str) -> list[str]:

@@ -25,6 +25,7 @@ __all__ = [
     "anchor_of",
     "cells",
     "drawing",
+    "number_text",
     "short",
     "tag",
     "text_at",
@@ -58,6 +59,20 @@ def short(text: str, most: int) -> str:
         if room < (kept < len(text)):
             return text[: kept - 1].rstrip() + "…"
     return text[:kept]
+
+
+def number_text(number: float, digits: int = 4) -> str:
+    """A number to so many digits, without an exponent where that is short.
+
+    Example:
+        >>> [number_text(x) for x in (0.123456, 2013, 1234567.0, 1e-9)]
+        ['0.1235', '2013', '1,235,000', '1e-09']
+    """
+    short = float(f"{number:.{digits}g}")
+    if short == 0 or 1e-4 <= abs(short) < 1e9:
+        most = max(digits, 10)
+        return f"{short:,.{most}g}" if abs(short) >= 10_000 else f"{short:.{most}g}"
+    return f"{short:.{digits}g}"
 
 
 def tag(name: str, *children: str, **attributes: float | str | None) -> str:
@@ -108,6 +123,7 @@ class Axis:
         label: What the numbers are.
         log: Whether equal ratios are equally long.
         names: Numbers with what is written there; round numbers by default.
+        whole: Whether only whole numbers are written there.
     """
 
     low: float
@@ -115,6 +131,7 @@ class Axis:
     label: str = ""
     log: bool = False
     names: Sequence[tuple[float, str]] | None = None
+    whole: bool = False
 
     @classmethod
     def over(
@@ -124,7 +141,7 @@ class Axis:
 
         Example:
             >>> Axis.over([1.0, float("nan")], [3.0, 2.0])
-            Axis(low=1.0, high=3.0, label='', log=False, names=None)
+            Axis(low=1.0, high=3.0, label='', log=False, names=None, whole=True)
         """
         numbers = np.concatenate([np.ravel(np.asarray(v, float)) for v in values])
         numbers = numbers[np.isfinite(numbers) & ((numbers > 0) | (not log))]
@@ -134,7 +151,7 @@ class Axis:
             low, high = low - half, high + half
         if not log:
             low, high = low - margin * (high - low), high + margin * (high - low)
-        return cls(low, high, label, log)
+        return cls(low, high, label, log, whole=bool((numbers == np.round(numbers)).all()))
 
     def place(self, values: object) -> np.ndarray:
         """Where numbers are, between 0 and 1; NaN for those that have no place."""
@@ -152,7 +169,9 @@ class Axis:
         numbers = _powers(self.low, self.high, most) if self.log else np.empty(0)
         if len(numbers) < 2:  # of less than a decade, too
             numbers = _round(self.low, self.high, most)
-        return [(float(self.place(v)), f"{v:.6g}") for v in numbers]
+            if self.whole:
+                numbers = numbers[np.abs(numbers - np.round(numbers)) < 1e-9]
+        return [(float(self.place(v)), number_text(v, 6)) for v in numbers]
 
 
 def _round(low: float, high: float, most: int) -> np.ndarray:
@@ -276,9 +295,10 @@ class Plot:
             ]
         across = self.x.ticks(6 if self.x.names is None else int(self.width / 85))
         for place, text in across:
-            x = self.left + place * (self.right - self.left)
-            anchor = "middle" if self.x.names is None else anchor_of(place)
-            shapes.append(text_at(x, self.floor + 14, text, anchor, 60 // len(across)))
+            x, most = self.left + place * (self.right - self.left), 60 // len(across)
+            half = LETTER * min(len(text), most) / 2
+            anchor = "end" if x + half > self.width else "" if x - half < 0 else "middle"
+            shapes.append(text_at(x, self.floor + 14, text, anchor, most))
         if self.x.label:
             shapes.append(text_at(self.right, self.height - 5, self.x.label, "end", 55, "name"))
         if self.y.label:

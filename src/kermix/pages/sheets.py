@@ -42,7 +42,7 @@ def grid_over(
 
 
 def sheet(images: Tensor, across: int = 10, gap: int = 1) -> np.ndarray:  # (n, c, h, w)
-    """Images with values in [0, 1], side by side in rows, as bytes (H, W, 3).
+    """Images with values in [0, 1], side by side in rows of at most `across`, as bytes (H, W, 3).
 
     Two channels get a third that is black; of more than three the first three are shown.
 
@@ -52,6 +52,7 @@ def sheet(images: Tensor, across: int = 10, gap: int = 1) -> np.ndarray:  # (n, 
         (17, 26, 3)
     """
     n, channels, height, width = images.shape
+    across = max(1, min(across, n))
     pictures = images.detach().float().clamp(0, 1).mul(255).round().byte().cpu().numpy()
     if channels == 1:
         pictures = pictures.repeat(3, 1)

@@ -135,6 +135,18 @@ class NumberForm:
             texts.append(around.replace("#", body.translate(marks), 1))
         return texts
 
+    def dressed(self, text: str) -> str:
+        """A rounded number, written as in Python, with the marks and affixes of this form.
+
+        Example:
+            >>> form = NumberForm("$#", "-$#", thousands=",")
+            >>> form.dressed("1,230,000"), form.dressed("-0.5")
+            ('$1,230,000', '-$0.5')
+        """
+        around = self.negative if text.startswith("-") else self.positive
+        marks = str.maketrans({",": self.thousands, ".": self.decimal})
+        return around.replace("#", text.lstrip("-").translate(marks), 1).strip()
+
     def _body(self, size: float) -> str:
         """The digits of a number that is not negative, with the marks of Python."""
         comma = "," if self.thousands else ""

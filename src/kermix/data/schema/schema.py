@@ -215,10 +215,10 @@ class Schema:
     def notes(self) -> list[str]:
         """What is not as it may seem, and which columns are not modelled, a sentence each."""
         told = [*self.remarks]
-        written = [f"{c.name} ({c.shown(c.high)})" for c in self.numbers if c.form is not None]
+        written = [f"{c.name} (as in {c.form.write(np.ones(1))[0].strip()})"
+                   for c in self.numbers if c.form is not None]  # fmt: skip
         if written:
-            told.append(f"Numbers that are written as text, and written so again: "
-                        f"{listed(written)}.")  # fmt: skip
+            told.append(f"Read as numbers, though written as text: {listed(written)}.")
         for what, plural in (("constant", "constants"), ("key", "keys"), ("text", "free text")):
             names = [c.name for c in self.left_out if c.what == what]
             if names:

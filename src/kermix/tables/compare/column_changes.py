@@ -18,6 +18,7 @@ from kermix.data.sources import (
 )
 from kermix.kernels.distances import Layout
 from kermix.kernels.subsets import distinct_rows
+from kermix.pages.plot import number_text
 from kermix.two_sample.column_scores import (
     FEW_VALUES,
     ColumnPlace,
@@ -36,7 +37,6 @@ __all__ = [
     "difference_of",
     "groups_of",
     "new_and_gone",
-    "number_text",
     "pair_groups",
     "share_change",
     "values_of_one",
@@ -74,7 +74,8 @@ class ColumnValues:
             return number_text(number, digits)
         if self.column.time:
             return self.column.shown_time(number)
-        return number_text(number + self.column.origin, digits)
+        text = number_text(number + self.column.origin, digits)
+        return text if self.column.form is None else self.column.form.dressed(text)
 
     def shown_apart(self, numbers: Sequence[float], fewest: int = 4, most: int = 13) -> list[str]:
         """Numbers as text, with as many digits as tell those apart that differ."""
@@ -177,20 +178,6 @@ class ComparedRows:
         own = self.numbers[:, place.numbers]
         numbers = (own if rows is None else own[rows]).numpy()
         return ColumnValues(name, column.kind, numbers, column=column)
-
-
-def number_text(number: float, digits: int = 4) -> str:
-    """A number to so many digits, without an exponent where that is short.
-
-    Example:
-        >>> [number_text(x) for x in (0.123456, 2013, 1234567.0, 1e-9)]
-        ['0.1235', '2013', '1,235,000', '1e-09']
-    """
-    short = float(f"{number:.{digits}g}")
-    if short == 0 or 1e-4 <= abs(short) < 1e9:
-        most = max(digits, 10)
-        return f"{short:,.{most}g}" if abs(short) >= 10_000 else f"{short:.{most}g}"
-    return f"{short:.{digits}g}"
 
 
 def sides_of(values: Sequence | np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -10,13 +10,12 @@ import numpy as np
 from kermix.data.schema.columns import CategoryColumn, NumberColumn
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.pages import charts
-from kermix.pages.plot import Svg
+from kermix.pages.plot import Svg, number_text
 from kermix.tables.compare.column_changes import (
     OF_A_PAIR,
     ColumnValues,
     groups_of,
     new_and_gone,
-    number_text,
     sides_of,
 )
 
@@ -66,7 +65,8 @@ def tick_of(column: NumberColumn | None, number: float) -> str:
         return number_text(number, 3)
     if column.time:
         return column.shown_time(number).partition(" ")[0]
-    return number_text(number + column.origin, 12 if column.origin else 3)
+    text = number_text(number + column.origin, 12 if column.origin else 3)
+    return text if column.form is None else column.form.dressed(text)
 
 
 def in_both(

@@ -140,7 +140,7 @@ def drift(sketches: Sequence[Sketch], names: Sequence[str]) -> Drift:
         _step(b, a, name) for a, b, name in zip(sketches, sketches[1:], names, strict=False)
     ]
     remarks = dict.fromkeys(
-        f"p of {name} against {step.against}: {note}"
+        f"p of {name} against {step.against}: {note.partition('; ')[2] or note}"
         for steps in (first, previous)
         for name, (step, note) in zip(names[1:], steps, strict=True)
         if note is not None

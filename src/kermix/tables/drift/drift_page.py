@@ -38,6 +38,7 @@ def drift_report(title: str, found: Drift) -> Page:
         "farthest": found.names[1 + worst],
         "mmd": to_first[worst],
         "if_same": same[worst],
+        "pvalue": found.to_first[worst].pvalue,
         "chart": plot.svg(),
         "heads": DRIFT_COLUMNS,
         "rows": found.table(),
@@ -80,7 +81,7 @@ def _periods_chart(found: PeriodDrift) -> Svg:
     """AUC by period, colored by the verdict; a period without one is not drawn."""
     lowest = min([0.45, *(p.interval[0] for p in found.periods if p.interval is not None)])
     plot = Plot(_names_axis(tuple(p.period for p in found.periods)), Axis(lowest, 1, "AUC"),
-                found.sentence(), width=560)  # fmt: skip
+                found.sentence())  # fmt: skip
     plot.rule(y=0.5)
     answers = np.array([p.answer for p in found.periods])
     ends = np.array([p.interval or (np.nan, np.nan) for p in found.periods], float)

@@ -12,7 +12,7 @@ from kermix.pages.page import Page
 from kermix.pages.plot import Svg
 from kermix.pages.sheets import png_bytes, sheet
 from kermix.tables.compare.verdict import auc_text
-from kermix.tables.evaluate.evaluation_result import MAIN, SCORE_HEADS, Evaluation
+from kermix.tables.evaluate.evaluation_result import MAIN, SCORE_HEADS, Evaluation, percent
 from kermix.tables.evaluate.judged_data import JudgedData
 from kermix.tables.evaluate.ranking import RANKING_HEADS, Ranking
 from kermix.tables.evaluate.scores import Score
@@ -34,9 +34,10 @@ def evaluation_report(found: Evaluation, most_columns: int = 20) -> Page:
         **dict.fromkeys(("missed", "invented", "copies", "columns"), ()),
     }  # fmt: skip
     if found.data is not None:
-        shown["missed"] = _modes(found.missed, found.data, of_real=True)
-        shown["invented"] = _modes(found.invented, found.data, of_real=False)
-        shown["copies"] = _copies(found, found.data)
+        names = _columns(found, found.data)
+        shown["missed"] = _modes(found.missed, found.data, names, of_real=True)
+        shown["invented"] = _modes(found.invented, found.data, names, of_real=False)
+        shown["copies"] = _copies(found, found.data, names)
     if found.tables is not None:
         parts = {"columns": found.tables.shape, "pairs": found.tables.pairs}
         for what, part in parts.items():
@@ -64,13 +65,15 @@ def _gauge(found: Evaluation) -> Svg | None:
     return gauge(verdict.effect, verdict.interval, area, f"AUC {area}")
 
 
-def _modes(modes: Sequence[NovelMode], data: JudgedData, of_real: bool) -> list[dict[str, Any]]:
-    """Groups of rows of one set, each with typical rows."""
-    told = "real rows are missing" if of_real else "samples are too many"
-    names, start = _columns(data), 0 if of_real else data.n
+def _modes(
+    modes: Sequence[NovelMode], data: JudgedData, names: Sequence[str], of_real: bool
+) -> list[dict[str, Any]]:
+    """Groups of rows of one set, each with typical rows, of which some columns are shown."""
+    told = "fewer" if of_real else "more"
+    start = 0 if of_real else data.n
     found: list[dict[str, Any]] = []
     for mode in modes:
-        line = f"About {100 * mode.excess:.2g} % of the {told}."
+        line = f"The samples have {told} such rows, by about {percent(mode.excess)} of all."
         if data.pictures is not None:
             pictures = data.pictures[0 if of_real else 1]
             found.append({"line": line, "png": _sheet(pictures[list(mode.exemplars)])})
@@ -80,21 +83,20 @@ def _modes(modes: Sequence[NovelMode], data: JudgedData, of_real: bool) -> list[
     return found
 
 
-def _copies(found: Evaluation, data: JudgedData) -> dict[str, Any] | None:
+def _copies(found: Evaluation, data: JudgedData, names: Sequence[str]) -> dict[str, Any] | None:
     """Samples, each with the training row that it is too close to."""
     memory = found.memorizing
     if memory is None or not memory.rows:
         return None
-    shares = f"{100 * memory.copies:.2g} % are exact copies"
+    shares = f"{percent(memory.copies)} are exact copies"
     if memory.memorized is not None:
-        shares += f", about {100 * memory.memorized:.2g} % near copies, those among them"
+        shares += f", about {percent(memory.memorized)} near copies, those among them"
     told: dict[str, Any] = {"shares": shares, "pvalue": memory.pvalue, "png": None}
     pairs = memory.rows[:10]
     if data.pictures is not None:
         real, fake = data.pictures
         shown = torch.cat([fake[[a for a, _ in pairs]], real[[b for _, b in pairs]]])
         return {**told, "png": _sheet(shown, len(pairs))}
-    names = _columns(data)
     rows = [
         [f"{name} {row}", *_cells(data, names, place)]
         for a, b in pairs
@@ -103,9 +105,11 @@ def _copies(found: Evaluation, data: JudgedData) -> dict[str, Any] | None:
     return {**told, "heads": ("row", *names), "rows": rows}
 
 
-def _columns(data: JudgedData) -> list[str]:
-    """The first columns, as many as there is room for: convention."""
-    return list(data.rows.names[:8])
+def _columns(found: Evaluation, data: JudgedData, most: int = 8) -> list[str]:
+    """The columns that differ most, as many as there is room for (convention), in their order."""
+    each = () if found.tables is None else found.tables.shape.each
+    worst = [name for (name,), _ in sorted(each, key=lambda one: -one[1])]
+    return sorted(worst[:most], key=data.rows.names.index) or list(data.rows.names[:most])
 
 
 def _cells(data: JudgedData, names: Sequence[str], place: int) -> list[str]:

@@ -12,7 +12,7 @@ from kermix.tables.evaluate.copies import FEWEST_HELD_OUT, Memorizing, Panel
 from kermix.tables.evaluate.judged_data import JudgedData
 from kermix.tables.evaluate.scores import Score, TableScores
 
-__all__ = ["MAIN", "SCORE_HEADS", "Evaluation", "answer_of", "copies_in_words"]
+__all__ = ["MAIN", "SCORE_HEADS", "Evaluation", "answer_of", "copies_in_words", "percent"]
 
 MAIN = ("fidelity", "classifier", "vendi_ratio", "precision", "coverage", "copies", "memorized",
         "shape")  # fmt: skip
@@ -213,7 +213,7 @@ def _far(memory: Memorizing, rarely: float = 0.4) -> list[str]:
     of = f" of the same {' and '.join(memory.entity)}" if memory.entity else ""
     return [
         f"compared with the training rows{of} they are further off than held-out rows in "
-        f"{_percent(1 - memory.nearer)} of pairs (50 % is usual)"
+        f"{percent(1 - memory.nearer)} of pairs (50 % is usual)"
     ]
 
 
@@ -233,8 +233,8 @@ def _exactly_copied(memory: Memorizing, level: float) -> list[str]:
     if memory.copies_pvalue > level or not memory.copies:
         return []
     real = "of held-out rows" if memory.held_out else "of real rows repeat another one"
-    also = f" ({_percent(memory.copies_held_out)} {real})" if memory.copies_held_out else ""
-    return [f"{_percent(memory.copies)} of the samples are exact copies of training rows{also}"]
+    also = f" ({percent(memory.copies_held_out)} {real})" if memory.copies_held_out else ""
+    return [f"{percent(memory.copies)} of the samples are exact copies of training rows{also}"]
 
 
 def _nearly_copied(memory: Memorizing, level: float) -> str:
@@ -242,7 +242,7 @@ def _nearly_copied(memory: Memorizing, level: float) -> str:
     near, told, share = memory.near_pvalue, memory.interval, memory.memorized
     if near is None or near > level or share is None or told is None:
         return ""
-    return f"at least about {_percent(share)} ({_percent(told[0])} to {_percent(told[1])})"
+    return f"at least about {percent(share)} ({percent(told[0])} to {percent(told[1])})"
 
 
 def copies_in_words(memory: Memorizing, panel: Panel | None, held_out: bool) -> list[str]:
@@ -310,8 +310,9 @@ def _against(
     found = []
     if missed or invented:
         few = f"too little of {_modes(missed)} of real data{_rows_of(missed)}" if missed else ""
-        many = f"too much of {_modes(invented)}{_rows_of(invented)}" if invented else ""
-        found.append(f"they have {', '.join(filter(None, (few, many)))}")
+        another = bool(missed) and len(invented) == 1
+        many = f"too much of {'another' if another else _modes(invented)}{_rows_of(invented)}"
+        found.append(f"they have {' and '.join([few] * bool(missed) + [many] * bool(invented))}")
     ratio = scores.get("vendi_ratio")
     if ratio is not None:
         off = max(sure * (ratio.error or 0.0), slightly)
@@ -329,14 +330,14 @@ def _modes(modes: Sequence[NovelMode]) -> str:
 
 
 def _rows_of(modes: Sequence[NovelMode]) -> str:
-    return f" (by {_percent(sum(m.excess for m in modes))} of the rows)"
+    return f" (by {percent(sum(m.excess for m in modes))} of the rows)"
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
     """Two digits, as people write them.
 
     Example:
-        >>> [_percent(share) for share in (1.0, 0.996, 0.0996, 0.034, 0.0004)]
+        >>> [percent(share) for share in (1.0, 0.996, 0.0996, 0.034, 0.0004)]
         ['100 %', '100 %', '10 %', '3.4 %', '0.04 %']
     """
     percent = 100 * share

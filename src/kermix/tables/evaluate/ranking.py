@@ -9,7 +9,7 @@ from kermix.data.readers.common import listed
 from kermix.errors import OptionError, SampleError
 from kermix.tables.compare.result import AnswerFirst, Shown, aligned
 from kermix.tables.evaluate.evaluate import evaluate
-from kermix.tables.evaluate.evaluation_result import Evaluation
+from kermix.tables.evaluate.evaluation_result import Evaluation, percent
 from kermix.two_sample.classifier_test import CONFIDENCE
 
 __all__ = ["RANKING_HEADS", "Ranking", "rank_generators"]
@@ -46,7 +46,7 @@ class Ranking(AnswerFirst):
     def _line(self, name: str, found: Evaluation) -> list[str]:
         area, pvalue = found.score("classifier"), found.pvalue
         memory = found.memorizing
-        copies = "" if memory is None else f"{100 * memory.copies:.2g} %"
+        copies = "" if memory is None else percent(memory.copies)
         return [name, str(self.ranks[name]), f"{area.value:.3f}", f"{area.error:.3f}",
                 "" if pvalue is None else f"{pvalue:.2g}", f"{found['vendi_ratio']:.2f}", copies,
                 WORDS[found.good]]  # fmt: skip
@@ -128,23 +128,33 @@ def _clearly_better(one: Evaluation, other: Evaluation) -> bool:
 def _answer(found: Mapping[str, Evaluation], ranks: Mapping[str, int]) -> str:
     best = [name for name, rank in ranks.items() if rank == 1]
     names = " and ".join([", ".join(best[:-1]), best[-1]] if len(best) > 1 else best)
+    copied = any(found[name].good is False and found[name].different is False for name in best)
+    word = "nearest to real data" if copied else "best"
     if len(best) == 1:
-        first = f"{names} is best of {len(found)}"
+        first = f"{names} is {word}, of {len(found)} generators" if copied else (
+            f"{names} is best of {len(found)}")  # fmt: skip
     elif len(best) == len(found):
         first = f"None of {names} is clearly better than the others"
     else:
         first = f"{names} are best of {len(found)}, and tie"
     areas = ", ".join(f"{found[name]['classifier']:.2f}" for name in best)
     whose = "its" if len(best) == 1 else "their"
+    apart = any(_told(found[name]) > CONFIDENCE * (found[name].score("classifier").error or 0.0)
+                for name in best)  # fmt: skip
     told = (
-        f"{first}: a classifier tells {whose} samples from real rows with AUC {areas} (0.5 is "
-        "chance)."
+        f"{first}: a classifier {'tells' if apart else 'cannot tell'} {whose} samples from real "
+        f"rows (AUC {areas}; 0.5 is chance)."
     )
     good = [name for name in best if found[name].good]
     if good:
         told += f" No difference from real data was found for {listed(good)}."
     copying = [n for n, each in found.items() if each.memorizing is not None and each.good is False
                and each.different is not True]  # fmt: skip
-    if copying:
-        told += f" Beside that, see what is said of {listed(copying)} below."
-    return told
+    told += "".join(f" But of {n}: {_first_of(found[n].answer)}" for n in copying if n in best)
+    others = [name for name in copying if name not in best]
+    return f"{told} See below what is said of {listed(others)}." if others else told
+
+
+def _first_of(answer: str) -> str:
+    """The first sentence of an answer, which says what is wrong."""
+    return answer.partition(". ")[0].rstrip(".") + "."

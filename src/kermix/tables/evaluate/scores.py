@@ -214,7 +214,7 @@ SPECTRAL_READINGS = {
     "missing or narrow, above 1 there is too much noise",
     "rke_ratio": "number of modes, fake over real, of as many rows of each",
     "invented": "mass and variety of what fake samples have more often than real ones; read it "
-    "against `if same`",
+    "against 'if same'",
     "missed": "mass and variety of what real samples have more often than fake ones",
 }
 

@@ -30,7 +30,7 @@ from kermix.tables.model.equal_columns import (
     transferred,
     with_equal_columns,
 )
-from kermix.tables.model.exact_relations import ExactRelations
+from kermix.tables.model.exact_relations import BROKEN, ExactRelations
 from kermix.tables.model.linear_relations import Lines, find_lines
 from kermix.tables.model.relation_search import find_relations
 from kermix.tables.model.relations import LookupRelation, Relation
@@ -285,6 +285,31 @@ class TableLayout:
         if self.exact is not None:
             found += [self.table_columns + k for k in self.exact.about(places)]
         return found
+
+    def deciders(self, place: int, seen: Tensor) -> tuple[list[int], list[int]]:
+        """What says whether a column is told by others that are seen, and those told before it.
+
+        Args:
+            place: The column.
+            seen: Cells that are, (N, D).
+        """
+        equal, known = self.equal_to(place), {int(k) for k in seen.any(0).nonzero()}
+        links, own, before = self.columns - len(self.links), [], []
+        if self.exact is not None:
+            told = self.exact.telling(equal, known)
+            own, before = ([self.table_columns + k for k in found] for found in told)
+        for k, link in enumerate(self.links):
+            ends = {link.first, link.second}
+            if ends & set(equal) and ends & known:
+                own.append(links + k)
+        return own, before
+
+    def impossible(self, decider: int) -> list[int]:
+        """Codes that a column that says whether others are told never has."""
+        k = decider - self.table_columns
+        if self.exact is None or k >= len(self.exact):
+            return []
+        return [BROKEN] if self.exact.relations[k].share >= 1 else []
 
     @cached_property
     def drawing_keys(self) -> Tensor:  # (D,)

@@ -77,16 +77,25 @@ def write_table_report(
         "rows": [row for row in rows if row[0] != ANSWER],
         "quality": quality,
         "best": max(quality.references, key=lambda reference: reference[1]),
-        "told_apart": None if quality.auc is None or quality.interval is None
-        else area_text(quality.auc, quality.interval),
+        "told_apart": _told_apart(quality),
         "columns": columns,
         "pairs": pairs,
+        "differences": [(f"{p.first} and {p.second}", f"{p.difference:.3f}")
+                        for p in quality.pairs],
         "conditionals": [conditional_cards(row) for row in conditionals],
         "curve": _curve(history),
         "form": run.config["form"],
         "first": schema.modelled[0].name,
         "schema": schema.table(),
     })  # fmt: skip
+
+
+def _told_apart(quality: TableQuality) -> str | None:
+    """Whether a classifier tells samples from data, in a sentence; None of too few rows."""
+    if quality.auc is None or quality.interval is None:
+        return None
+    tells = "tells" if quality.interval[0] > 0.5 else "cannot tell"
+    return f"A classifier {tells} them apart: {area_text(quality.auc, quality.interval)}."
 
 
 def _capital(text: str) -> str:
@@ -201,7 +210,7 @@ def _numbers(
     places, truth = np.arange(1, len(chosen) + 1), predicted.numbers[chosen]
     plot = Plot(Axis.over(places, label="test rows, sorted"),
                 Axis.over(low[chosen], high[chosen], truth, label=target),
-                f"{target} of test rows, and its intervals", width=560)  # fmt: skip
+                f"{target} of test rows, and its intervals")  # fmt: skip
     plot.bands(places, low[chosen], high[chosen], "one", "90 % interval")
     plot.line(places, middle[chosen], "one", "median").dots(places, truth, "two", "true value")
     return {"is_class": False, "chart": plot.svg(), "drawn": len(chosen)}
