@@ -345,3 +345,5 @@ def test_a_conditional_distribution_has_a_relation_and_its_exceptions(orders_mod
     assert 0.01 < float(postage.probabilities[0, -1]) < 0.15  # a gap, as in 5 %
     alone = orders_model.conditional("postage", {"country": "JP", **given})
     np.testing.assert_allclose(alone.probabilities, postage.probabilities, rtol=1e-5)
+    none = orders_model.predict(pd.DataFrame({"count": [], "price": []}, dtype=float), "total")
+    assert len(none) == 0

@@ -237,7 +237,10 @@ class Comparison(AnswerFirst):
     def column_rows(self, most: int | None = None) -> list[list[str]]:
         """Columns by themselves, the most different first: name, corrected p, what changed."""
         verdict = self.verdict
-        return [[c.column, f"{c.pvalue:.2g}", verdict.told_of(c)] for c in verdict.columns[:most]]
+        return [
+            [c.column, f"{c.pvalue:.2g}", verdict.description_of(c)]
+            for c in verdict.columns[:most]
+        ]
 
     def details(self) -> str:
         """Every measure and variance as a table, with notes."""

@@ -321,10 +321,26 @@ class ColumnDistribution:
             weights, means, scales = (torch.from_numpy(t) for t in self._gaussians())
             z = (torch.from_numpy(scores)[:, None] - means) / scales
             logs = weights.clamp(min=1e-300).log() - scales.log() - 0.5 * z.square()
+            logs = logs.masked_fill(scales <= POINT, -torch.inf)
             inside = torch.logsumexp(logs, 1).numpy() - 0.5 * np.log(2 * np.pi)
-            found = found + np.where(codes == 0, inside, 0.0)
-            found = found + self.column.log_derivative(codes, scores)
+            inside = np.logaddexp(
+                inside + self.column.log_derivative(codes, scores), self._log_of_points(scores)
+            )
+            atoms = self.column.log_derivative(codes, scores)
+            found = found + np.where(codes == 0, inside, atoms)
         return np.asarray(found)
+
+    def _log_of_points(self, scores: np.ndarray) -> np.ndarray:  # (rows,)
+        """Logarithms of the probability of single numbers, divided by the step of rounding."""
+        column = self._numbers("density")
+        weights, means, scales = self._gaussians()
+        own, points = (column.map.inverse(places) for places in (scores[:, None], means))
+        same = np.abs(scores[:, None] - means) <= 9 * POINT
+        if column.decimals is not None:
+            same = rounded(own, column.decimals) == rounded(points, column.decimals)
+        mass = np.where((scales <= POINT) & same, weights, 0.0).sum(1)
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(mass) + column.log_density_of_one)
 
     def most_likely(self) -> Any:
         """The most likely value of a category, or the median of a number, as an Arrow array."""
@@ -475,7 +491,7 @@ def _by_cases(
     """The mixture over what the deciders may be, one after the other."""
     layout, (codes, values, seen) = network.layout, cells
     parts = parts_of((codes, values.float(), seen))
-    if not deciders:
+    if not deciders or not len(codes):
         found = column_distribution(network, parts, place, columns[place])
         numbers = network.linked_numbers(codes, seen)
         return found if numbers is None else found.as_number(numbers[:, place].cpu().numpy())
@@ -489,10 +505,7 @@ def _by_cases(
             continue
         case = codes.clone(), values.clone(), seen.clone()
         case[0][:, decider], case[2][:, decider] = code, True
-        layout.transferred(*case)
-        if layout.exact is not None and not bool(case[2][:, place].all()):
-            layout.exact.solve(*case)
-            layout.transferred(*case)
+        _follow(layout, case, place)
         known = case[2][:, place].cpu().numpy()
         if (share * known).any():
             told = _told(layout, decider, place, columns, case)
@@ -502,6 +515,14 @@ def _by_cases(
             cases.append((share * ~known, open_))
     total = sum(share for share, _ in cases)
     return ColumnDistribution.mixture([(share / total, found) for share, found in cases])
+
+
+def _follow(layout: TableLayout, case: tuple[Tensor, Tensor, Tensor], place: int) -> None:
+    """Fill in what follows from cells that are seen, the column computed back if need be."""
+    layout.transferred(*case)
+    if layout.exact is not None and not bool(case[2][:, place].all()):
+        layout.exact.solve(*case)
+        layout.transferred(*case)
 
 
 def _told(

@@ -262,8 +262,6 @@ class ExactRelations:
     ) -> tuple[list[int], list[int]]:
         """The relations that tell some columns, and those that tell their sources first.
 
-        A relation tells a source, too, where its column and its other sources are known.
-
         Args:
             places: The columns.
             known: Columns of which cells are seen.
@@ -280,11 +278,16 @@ class ExactRelations:
             if self.relations[k].place in needed and k not in own:
                 before.insert(0, k)
                 needed |= {*self.relations[k].sources} - set(known)
-        for k, relation in enumerate(self.relations):
-            unknown = {*relation.places} - set(known)
-            if relation.determines and len(unknown) == 1 and unknown <= set(places):
-                own += [k] * (k not in own)
         return own, before
+
+    def solvable(self, places: Collection[int], known: Collection[int]) -> list[int]:
+        """Relations all of whose columns are known but one of some: that may be computed back."""
+        open_ = [{*relation.places} - set(known) for relation in self.relations]
+        return [
+            k
+            for k, relation in enumerate(self.relations)
+            if relation.determines and len(open_[k]) == 1 and open_[k] <= set(places)
+        ]
 
     def solve(self, codes: Tensor, values: Tensor, seen: Tensor) -> None:
         """Fill in the only source that is not seen, where one value of it fits, in place.

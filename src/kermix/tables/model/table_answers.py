@@ -16,7 +16,6 @@ from kermix.data.schema.columns import CategoryColumn
 from kermix.data.schema.keys import key_seed
 from kermix.data.schema.schema import EncodedTable, Schema, Unseen
 from kermix.errors import OptionError
-from kermix.tables.model.closeness import KeepAway
 from kermix.tables.model.conditioning import (
     Cells,
     TableCells,
@@ -41,6 +40,7 @@ from kermix.tables.model.sampling import (
     network_rows_at_once,
     orders_of,
 )
+from kermix.tables.model.training_rows import KeepAway
 
 __all__ = ["TableAnswers"]
 
@@ -136,7 +136,7 @@ class TableAnswers:
         self._check_whole("sample rows")
         check_count("n_samples", n_samples, 0)
         generator = self.generator(random_state)
-        cells, keys = self._cells, key_seed(generator)
+        cells, keys = self._cells, key_seed(generator) if self.schema_.left_out else 0
         codes, values, seen = cells.given(given, n_samples, inside=True)
         kind = frame or self._frame
         check_option("frame", kind, FRAME_KINDS)
