@@ -139,7 +139,7 @@ def _completed(
         certain = None if linked is None else linked.gather(1, at[:, None])
         closed = _closed(layout, codes[rows], seen[rows], at, excluded)
         new_codes, new_values = _drawn(
-            network, parts, (codes, values, seen), rows, at, generator, closed, certain
+            network, parts, (codes, values, seen), rows, at, generator, (closed, certain)
         )
         codes[rows, at] = new_codes
         number = numbers[at]
@@ -168,12 +168,11 @@ def _drawn(
     rows: Tensor,
     at: Tensor,
     generator: torch.Generator,
-    closed: Tensor | None,
-    certain: Tensor | None,
+    excluded: tuple[Tensor | None, Tensor | None],
     tries: int = 20,
 ) -> Rows:
     """What `draw_cells` draws, again where a cell contradicts what is said of a relation."""
-    new_codes, new_values = draw_cells(network, parts, at, generator, closed, certain)
+    new_codes, new_values = draw_cells(network, parts, at, generator, *excluded)
     layout = network.layout
     if layout.exact is None:
         return new_codes, new_values
@@ -191,7 +190,7 @@ def _drawn(
         if not len(open_):
             break
         some = ColumnParts(*(part[open_] for part in parts))
-        more = [None if part is None else part[open_] for part in (closed, certain)]
+        more = [None if part is None else part[open_] for part in excluded]
         new_codes[open_], new_values[open_] = draw_cells(
             network, some, at[open_], generator, *more
         )
