@@ -16,7 +16,7 @@ from kermix.cli.options import (
     reads_tables,
     takes,
 )
-from kermix.cli.output import DIFFERENT, parse_variances, print_sentence, print_table
+from kermix.cli.output import DIFFERENT, parse_variances, print_sentence, print_table, stages
 from kermix.data.readers.common import Reading, counted
 from kermix.errors import OptionError
 
@@ -96,7 +96,9 @@ def command(
     answer: AnswerOptions,
     reading: Reading = AS_FOUND,
 ) -> None:
-    """Do two data sets differ, by how much, and where? One sentence, and the columns responsible.
+    """Do two data sets differ, by how much, and where?
+
+    One sentence, and the columns responsible.
 
     With a folder of sketches, such as one per day: how far each is from the first and from the one
     before.
@@ -113,15 +115,19 @@ def command(
     from kermix.tables.compare.compare import compare
     from kermix.tables.compare.comparison_page import comparison_report
 
-    result = compare(
-        first,
-        second,
-        level=test.level,
-        permutations=test.permutations,
-        seed=test.seed,
-        **costs.of_comparison(),
-        **reading.said(),
-    )
+    with stages(answer.as_json) as progress:
+        result = compare(
+            first,
+            second,
+            level=test.level,
+            permutations=test.permutations,
+            seed=test.seed,
+            progress=progress,
+            **costs.of_comparison(),
+            **reading.said(),
+        )
+        if result.has_verdict:
+            result.verdict.headline()  # found now, while the bar is there
     if test.fail_if_different and not result.has_verdict:
         raise OptionError("--fail-if-different needs a verdict: remove --permutations 0.")
     whole = costs.details or not result.has_verdict or result.compared is None

@@ -26,8 +26,8 @@ from kermix.tables.compare.column_changes import (
 )
 from kermix.tables.compare.column_charts import column_chart, pair_chart
 from kermix.tables.compare.result import MEASURE_HEADS, TITLES, Comparison
-from kermix.tables.compare.verdict import ColumnVerdict, Verdict, auc_text
-from kermix.two_sample.classifier_test import ToldApart
+from kermix.tables.compare.verdict import ColumnVerdict, Verdict
+from kermix.two_sample.classifier_test import ToldApart, auc_text
 
 __all__ = [
     "HOW_TO_READ",

@@ -44,7 +44,8 @@ from kermix.tables.model.equal_columns import (
     equal_notes,
     link_notes,
 )
-from kermix.tables.model.layout import TableLayout, with_codes
+from kermix.tables.model.layout import TableLayout
+from kermix.tables.model.layout_search import find_layout, with_codes
 from kermix.tables.model.table_settings import TableModelSettings
 from kermix.tables.model.training_rows import RowStore, StoredRows, TableRows, copies, table_split
 
@@ -299,7 +300,7 @@ class TableData(NamedTuple):
         """
         encoded = schema.encode(frame, name=frame.name, extra=True)
         if layout is None:
-            layout = TableLayout.found(schema, frame, encoded, whole=whole)
+            layout = find_layout(schema, frame, encoded, whole=whole)
             schema, encoded, layout = with_codes(schema, frame, encoded, layout)
         return cls(frame, schema, encoded, layout)
 
