@@ -108,7 +108,12 @@ if TYPE_CHECKING:
         read_image_folder,
         stacked_mnist,
     )
-    from kermix.data.readers.common import GAPS, CsvForm, Reading
+    from kermix.data.readers.common import (
+        GAPS,
+        CsvForm,
+        Reading,
+        number_text,
+    )
     from kermix.data.readers.dialect import look_at_csv, truth_words
     from kermix.data.readers.frames import as_frame
     from kermix.data.readers.number_forms import NumberForm, look_at_numbers
@@ -147,7 +152,7 @@ if TYPE_CHECKING:
     from kermix.evaluation.spectra import Spectrum, number_interval
     from kermix.explore.query_service import QueryService, texts
     from kermix.explore.server import Address, Server, application, free_socket, server_of
-    from kermix.explore.session import Explored, explorable, odd_rows
+    from kermix.explore.session import Explored, explorable, outliers
     from kermix.explore.watch import checked
     from kermix.files import (
         read_checksummed,
@@ -266,7 +271,7 @@ if TYPE_CHECKING:
     from kermix.networks.scaled import ScaledModel, Scaler, column_moments, evaluating
     from kermix.pages.charts import Bins
     from kermix.pages.page import Page, Repeat, render
-    from kermix.pages.plot import Axis, Plot, number_text
+    from kermix.pages.plot import Axis, Plot
     from kermix.pages.sheets import save_png, sheet
     from kermix.paper.artefact import Claim, read_record
     from kermix.paper.catalogue import ARTEFACTS, chosen, judge_again, records_in, write_page
@@ -393,7 +398,7 @@ if TYPE_CHECKING:
         TableData,
         form_of,
         look_at_large,
-        look_through,
+        scan,
     )
     from kermix.tables.sketch_sampling import typed_sample
     from kermix.training.budget import Course, in_words, seconds_of

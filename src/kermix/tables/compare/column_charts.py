@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from kermix.data.readers.common import number_text
 from kermix.data.schema.columns import CategoryColumn, NumberColumn
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.pages import charts
-from kermix.pages.plot import Svg, number_text
+from kermix.pages.plot import Svg
 from kermix.tables.compare.column_changes import (
     OF_A_PAIR,
     ColumnValues,
@@ -101,7 +102,7 @@ def pair_chart(first: ColumnValues, second: ColumnValues, n: int) -> Svg:
     across, up = (
         (v.name, _group_ticks(v, place)) for v, place in zip((first, second), places, strict=True)
     )
-    return charts.heat(more, across, up, f"{first.name} with {second.name}: which has more")
+    return charts.heat_map(more, across, up, f"{first.name} with {second.name}: which has more")
 
 
 def _group_ticks(

@@ -25,12 +25,11 @@ from kermix.tables.compare.column_changes import (
     sides_of,
 )
 from kermix.tables.compare.column_charts import column_chart, pair_chart
-from kermix.tables.compare.result import MEASURE_HEADS, TITLES, Comparison
+from kermix.tables.compare.result import HOW_TO_READ, MEASURE_HEADS, TITLES, Comparison
 from kermix.tables.compare.verdict import ColumnVerdict, Verdict
 from kermix.two_sample.classifier_test import ToldApart, auc_text
 
 __all__ = [
-    "HOW_TO_READ",
     "TypicalRows",
     "comparison_report",
     "typical_rows",
@@ -155,12 +154,6 @@ def _score_chart(scores: np.ndarray, second: np.ndarray, names: tuple[str, str])
     return charts.histogram(bins.places, shares, ticks, "Scores of unseen rows of both samples")
 
 
-HOW_TO_READ = (
-    "Compare each number with 'if same', its average when the same rows are split into two sets "
-    "at random: costs between two halves of one set are not 1, and distances are not 0."
-)
-
-
 def _costs(result: Comparison) -> dict[str, Any]:
     """Every measure, how to read it, and its charts."""
     names = dict.fromkeys(m.name for m in result.measures)
@@ -257,7 +250,7 @@ def _plane_maps(
     ticks = [(axis.label, axis.ticks(3)) for axis in (across, up)]
     side = math.isqrt(len(grid))
     strength = -witness.reshape(side, side).T / max(1e-300, float(np.abs(witness).max()))
-    return chart.svg(), charts.heat(strength, ticks[0], ticks[1], "The witness of both sets")
+    return chart.svg(), charts.heat_map(strength, ticks[0], ticks[1], "The witness of both sets")
 
 
 def _edges(places: np.ndarray) -> np.ndarray:
