@@ -108,7 +108,12 @@ if TYPE_CHECKING:
         read_image_folder,
         stacked_mnist,
     )
-    from kermix.data.readers.common import GAPS, CsvForm, Reading
+    from kermix.data.readers.common import (
+        GAPS,
+        CsvForm,
+        Reading,
+        number_text,
+    )
     from kermix.data.readers.dialect import look_at_csv, truth_words
     from kermix.data.readers.frames import as_frame
     from kermix.data.readers.number_forms import NumberForm, look_at_numbers
@@ -266,7 +271,7 @@ if TYPE_CHECKING:
     from kermix.networks.scaled import ScaledModel, Scaler, column_moments, evaluating
     from kermix.pages.charts import Bins
     from kermix.pages.page import Page, Repeat, render
-    from kermix.pages.plot import Axis, Plot, number_text
+    from kermix.pages.plot import Axis, Plot
     from kermix.pages.sheets import save_png, sheet
     from kermix.paper.artefact import Claim, read_record
     from kermix.paper.catalogue import ARTEFACTS, chosen, judge_again, records_in, write_page

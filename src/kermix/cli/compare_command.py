@@ -21,6 +21,7 @@ from kermix.data.readers.common import Reading, counted
 from kermix.errors import OptionError
 
 if TYPE_CHECKING:
+    from kermix.pages.page import Page
     from kermix.tables.compare.result import Comparison
 
 __all__ = ["command"]
@@ -113,7 +114,6 @@ def command(
         return
     check_there(first, second)
     from kermix.tables.compare.compare import compare
-    from kermix.tables.compare.comparison_page import comparison_report
 
     with stages(answer.as_json) as progress:
         result = compare(
@@ -133,12 +133,18 @@ def command(
     whole = costs.details or not result.has_verdict or result.compared is None
     answer.give(
         context,
-        lambda: comparison_report(result, costs=whole),
+        lambda: _page(result, whole),
         lambda: result.to_dict(details=whole),
         lambda: _print(result, whole),
     )
     if test.fail_if_different:
         _fail_if_different(result)
+
+
+def _page(result: "Comparison", whole: bool) -> "Page":
+    from kermix.tables.compare.comparison_page import comparison_report
+
+    return comparison_report(result, costs=whole)
 
 
 def _fail_if_different(result: "Comparison") -> None:
@@ -150,8 +156,7 @@ def _fail_if_different(result: "Comparison") -> None:
 
 
 def _print(result: "Comparison", whole: bool, most_columns: int = 10) -> None:
-    from kermix.tables.compare.comparison_page import HOW_TO_READ
-    from kermix.tables.compare.result import COLUMN_HEADS, MEASURE_HEADS
+    from kermix.tables.compare.result import COLUMN_HEADS, HOW_TO_READ, MEASURE_HEADS
 
     title = f"{result.names[0]} and {result.names[1]}"
     if result.has_verdict:

@@ -20,6 +20,7 @@ from kermix.data.readers.common import Reading
 from kermix.errors import OptionError
 
 if TYPE_CHECKING:
+    from kermix.pages.page import Page
     from kermix.tables.evaluate.evaluation_result import Evaluation
 
 __all__ = ["command"]
@@ -104,7 +105,6 @@ def command(
     """
     check_there(real, *fakes, scores.held_out)
     from kermix.tables.evaluate.evaluate import evaluate
-    from kermix.tables.evaluate.evaluation_page import evaluation_report
 
     options: dict[str, Any] = {
         "level": test.level, "permutations": test.permutations, "seed": test.seed,
@@ -117,11 +117,17 @@ def command(
         return
     with stages(answer.as_json) as progress:
         found = evaluate(real, fakes[0], progress=progress, **options)
-    answer.give(context, lambda: evaluation_report(found), found.to_dict, lambda: _print(found))
+    answer.give(context, lambda: _page(found), found.to_dict, lambda: _print(found))
     if test.fail_if_different and found.good is None:
         raise OptionError(f"--fail-if-different needs a verdict. {found.answer}")
     if test.fail_if_different and not found.good:
         raise typer.Exit(DIFFERENT)
+
+
+def _page(found: "Evaluation") -> "Page":
+    from kermix.tables.evaluate.evaluation_page import evaluation_report
+
+    return evaluation_report(found)
 
 
 def _rank(

@@ -26,13 +26,17 @@ from kermix.data.readers.common import (
     size_of,
 )
 from kermix.data.readers.formats import parquet_errors
-from kermix.data.readers.frames import Frame, as_frame, taken_rows
+from kermix.data.readers.frames import (
+    Frame,
+    as_frame,
+    family,
+    taken_rows,
+)
 from kermix.data.readers.parts import (
     Files,
     open_files,
 )
 from kermix.data.readers.reading import read_frame
-from kermix.data.schema.columns import family
 from kermix.data.schema.key_text import key_texts
 from kermix.data.schema.keys import KeyPattern
 from kermix.data.schema.schema import EncodedTable, Schema
