@@ -135,7 +135,7 @@ class ExactRelations:
         return found
 
     @property
-    def told(self) -> list[int]:
+    def determined(self) -> list[int]:
         """Columns that relations tell, in the order in which they follow."""
         return [relation.place for relation in self.relations if relation.determines]
 
@@ -397,7 +397,7 @@ class ExactRelations:
         given: np.ndarray,
     ) -> None:
         """Where a column was given, move a source that was not, the finest first, to fit it."""
-        told, units = set(self.told), self.columns.half_units
+        told, units = set(self.determined), self.columns.half_units
         rows = holds & given[:, relation.place] & relation.known(cells)
         rows &= ~relation.holds(self.columns, cells)
         for source in sorted(relation.sources, key=lambda k: units[k]):
