@@ -107,7 +107,14 @@ if TYPE_CHECKING:
         read_image_folder,
         stacked_mnist,
     )
-    from kermix.data.readers.common import GAPS, CsvForm, Reading
+    from kermix.data.readers.common import (
+        GAPS,
+        PACKED,
+        READABLE,
+        WRITABLE,
+        CsvForm,
+        Reading,
+    )
     from kermix.data.readers.dialect import look_at_csv, truth_words
     from kermix.data.readers.frames import as_frame
     from kermix.data.readers.number_forms import NumberForm, look_at_numbers
@@ -312,7 +319,7 @@ if TYPE_CHECKING:
     from kermix.tables.compare.cost_details import MatrixStatistics
     from kermix.tables.compare.result import TITLES
     from kermix.tables.compare.sketch_comparison import drift
-    from kermix.tables.compare.verdict import auc_text
+    from kermix.tables.compare.verdict import area_text, auc_text
     from kermix.tables.drift.drift_page import period_report
     from kermix.tables.drift.period_drift import PeriodDrift, PeriodVerdict, between, holm
     from kermix.tables.drift.periods import order_of_names, read_periods

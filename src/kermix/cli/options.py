@@ -49,7 +49,6 @@ __all__ = [
     "AS_FOUND",
     "MODEL",
     "OUTPUT",
-    "TABLES",
     "TRAINING",
     "WHAT",
     "WHERE",
@@ -79,9 +78,6 @@ __all__ = [
 AS_FOUND = Reading()
 GROUP = "How tables are read"
 WHAT, MODEL, TRAINING, OUTPUT, WHERE = "What", "Model", "Training", "Output", "Where it runs"
-TABLES = (
-    ".csv, .tsv (also .gz, .zst, .bz2), .parquet, .feather, .jsonl, .xlsx, .npy, .npz"  # for help
-)
 DELIMITERS = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";"}
 
 

@@ -25,7 +25,7 @@
       const s = found.scores, p = s.privacy, number = (v) => (v === null || v === undefined ? "not known" : Number(v.toPrecision(4)));
       const rows = [
         [s.density_name, `${number(s.log_density)} nats a row (${s.references.map(([n, v]) => `${n}: ${number(v)}`).join("; ")})`],
-        ["told apart from data", s.auc === null ? "too few rows to tell" : `AUC ${number(s.auc)} (${number(s.interval[0])} to ${number(s.interval[1])}; 0.5 is chance)`],
+        ["told apart from data", s.auc === null ? "too few rows to tell" : `AUC ${number(s.auc)} (${number(s.interval[0])} to ${number(s.interval[1])}; 0.5 is chance${s.interval[1] < 0.5 ? ", and less is no better" : ""})`],
         ["exact copies of training rows", `${kermix.percent(s.copies)} of the samples${s.copies_held == null ? "" : ` (${kermix.percent(s.copies_held)} of held-out rows)`}`],
         ["distance to the closest training row", `median ${number(p.samples[0])}, 5 % quantile ${number(p.samples[1])}${p.held_out ? ` (held-out rows: ${number(p.held_out[0])} and ${number(p.held_out[1])})` : ""}`],
       ];
