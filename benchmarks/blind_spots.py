@@ -5,7 +5,8 @@ the aggregate test were chosen (`development`, with those of `benchmarks.power_d
 others of the same kinds that an earlier choice was measured on (`fresh`), others that none was
 (`held out`), and those that Santoro and Panaretos published for the kernel likelihood ratio
 (`published`, with the numbers of their files: the best of their tests, and MMDAgg as they have it;
-300 permutations), with one of their tests as `benchmarks.kernel_likelihood_ratio` makes it.
+300 permutations), with one of their tests as `benchmarks.kernel_likelihood_ratio` makes it and,
+where it is installed, MMDAgg with its defaults.
 Beside the verdict stand its own parts, each as if it were the whole test, and, of few columns,
 tests of single columns times their number: Kolmogorov and Smirnov's and Mann and Whitney's of
 numbers, Fisher's of each value. Where a difference is 1.15 times that of another problem, the
@@ -13,7 +14,7 @@ verdict should find it as often as the best of these finds the other.
 """
 
 import argparse
-import json
+import importlib.util
 import math
 import multiprocessing
 import sys
@@ -31,6 +32,7 @@ from torch import Generator, Tensor
 
 from benchmarks.kernel_likelihood_ratio import KLR, likelihood_ratio_test
 from benchmarks.power_development import one_of_clusters, waves
+from benchmarks.quality import begun_record
 from kermix.environment import environment, machine_name
 from kermix.files import write_json
 from kermix.kernels.distances import Layout
@@ -42,10 +44,13 @@ __all__ = ["PROBLEMS", "Problem", "run"]
 LEVEL, PERMUTATIONS, REPETITIONS = 0.05, 300, 100
 FEW_COLUMNS = 50
 PART = 10  # repetitions at a time
-PEER_OF_FIVE = (0, 1)  # repetitions with the peer's test, which takes longer
+PEER_OF_FIVE = (0, 1)  # repetitions with tests of peers, which take longer
 OURS, PUBLISHED = "kermix", "published "
+MMDAGG = "MMDAgg"
+# Peers, and the columns that say in how many repetitions they were asked.
+PEERS = {KLR: "peer repetitions", MMDAGG: "MMDAgg repetitions"}
 # Columns of the record that are no rates.
-OTHERS = ("problem", "n", "repetitions", "peer repetitions", "seconds")
+OTHERS = ("problem", "n", "repetitions", *PEERS.values(), "seconds")
 Draw = Callable[[int, Generator], tuple[Tensor, Tensor]]
 
 
@@ -330,9 +335,10 @@ class Tally:
     @classmethod
     def of_row(cls, row: dict[str, Any]) -> "Tally":
         """What a line of a table says."""
-        made, fewer = row["repetitions"], row.get("peer repetitions", 0)
+        made = row["repetitions"]
         rates = {name: rate for name, rate in row.items() if name not in OTHERS}
-        counts = {n: fewer if n == KLR else made for n in rates if not n.startswith(PUBLISHED)}
+        own = [name for name in rates if not name.startswith(PUBLISHED)]
+        counts = {name: row[PEERS[name]] if name in PEERS else made for name in own}
         rejected = {name: round(rates[name] * count) for name, count in counts.items()}
         return cls(Counter(counts), Counter(rejected), row["seconds"] * made)
 
@@ -343,7 +349,7 @@ class Tally:
             "n": problem.n,
             "repetitions": self.made[OURS],
             **{name: self.rejected[name] / count for name, count in self.made.items()},
-            **({"peer repetitions": self.made[KLR]} if self.made[KLR] else {}),
+            **{column: self.made[peer] for peer, column in PEERS.items() if self.made[peer]},
             **{PUBLISHED + name: rate for name, rate in (problem.published or {}).items()},
             "seconds": self.seconds / self.made[OURS],
         }
@@ -365,11 +371,20 @@ def measured(problem: Problem, repetitions: Iterable[int]) -> Tally:
         pvalues = {OURS: test.pvalue, **parts, **_of_columns(x, y, problem)}
         found = {name: pvalue <= LEVEL for name, pvalue in pvalues.items()}
         if problem.published and seed % 5 in PEER_OF_FIVE:
-            generator = torch.Generator().manual_seed(seed + 10**9)
-            found[KLR] = likelihood_ratio_test(x, y, generator, PERMUTATIONS, problem.squared)
+            found |= _of_peers(problem, x, y, seed)
         made.update([*found])
         rejected.update([name for name, yes in found.items() if yes])
     return Tally(made, rejected, seconds)
+
+
+def _of_peers(problem: Problem, x: Tensor, y: Tensor, seed: int) -> dict[str, bool]:
+    generator = torch.Generator().manual_seed(seed + 10**9)
+    found = {KLR: likelihood_ratio_test(x, y, generator, PERMUTATIONS, problem.squared)}
+    if importlib.util.find_spec("mmdagg"):
+        from mmdagg.np import mmdagg
+
+        found[MMDAGG] = bool(mmdagg(x.numpy(), y.numpy(), seed=seed))
+    return found
 
 
 def _measured(name: str, repetitions: range) -> Tally:
@@ -441,6 +456,10 @@ def main() -> None:
     parser.add_argument(
         "--resume", action="store_true", help="add to what this commit has measured of others"
     )
+    parser.add_argument(
+        "--begun", type=Path, default=None,
+        help="a record of another machine or commit of the same test, to be added to likewise",
+    )  # fmt: skip
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=math.inf, help="no part begins later")
     parser.add_argument("--out", type=Path, default=Path("results/bench"))
@@ -449,11 +468,13 @@ def main() -> None:
     path = asked.out / f"blind-spots-{machine_name()}.json"
     chosen = [p for p in PROBLEMS if p.name.startswith(starts)]
     about = {"benchmark": "blind-spots", "quick": False, **environment()}
-    before = json.loads(path.read_text()) if asked.resume and path.is_file() else {}
-    begun = {}
-    if before.get("commit") == about["commit"]:
-        rows = [row for rows in before["tables"].values() for row in rows]
-        begun = {row["problem"]: Tally.of_row(row) for row in rows}
+    before: dict[str, Any] = {}
+    if asked.resume or asked.begun:
+        before = begun_record(path, about["commit"], asked.begun)
+    if "begun" in before:
+        about["begun"] = before["begun"]
+    rows = [row for rows in before.get("tables", {}).values() for row in rows]
+    begun = {row["problem"]: Tally.of_row(row) for row in rows}
     repetitions = range(asked.first, asked.first + asked.repetitions)
     for tables in tables_of(chosen, repetitions, asked.processes, asked.seconds, begun):
         write_json(path, {**about, "tables": tables})

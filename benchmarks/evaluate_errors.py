@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from kermix.evaluation.sample_distances import kernel_distance, neighbour_scores
+from kermix.evaluation.sample_distances import kernel_distance, neighbor_scores
 
 __all__ = ["run"]
 
@@ -46,6 +46,6 @@ def _scores(n: int, d: int, other: bool, seed: int) -> dict[str, tuple[float, fl
     real, fake = torch.randn(2, n, d, generator=generator, dtype=torch.float64)
     if other:
         fake = SCALED * fake + SHIFTED / d**0.5
-    found, kid = neighbour_scores(real, fake), kernel_distance(real, fake)
+    found, kid = neighbor_scores(real, fake), kernel_distance(real, fake)
     told = dict(zip(NAMES, zip(found[:4], found.errors, strict=True), strict=True))
     return {**told, "kid": (kid.value, kid.error)}

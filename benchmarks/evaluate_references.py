@@ -17,7 +17,7 @@ import torch
 
 import kermix as km
 from kermix.environment import environment, machine_name
-from kermix.evaluation.sample_distances import frechet_distance, kernel_distance, neighbour_scores
+from kermix.evaluation.sample_distances import frechet_distance, kernel_distance, neighbor_scores
 from kermix.files import write_json
 
 __all__ = ["compared"]
@@ -107,7 +107,7 @@ def _neighbours(x: np.ndarray, y: np.ndarray) -> list[Line]:
     found = []
     for k in (3, 5):
         theirs = compute_prdc(x, y, k)
-        ours = neighbour_scores(torch.from_numpy(x), torch.from_numpy(y), k)
+        ours = neighbor_scores(torch.from_numpy(x), torch.from_numpy(y), k)
         found += [(f"{name}, k = {k}", "prdc", float(getattr(ours, name)), float(theirs[name]))
                   for name in ("precision", "recall", "density", "coverage")]  # fmt: skip
     return found

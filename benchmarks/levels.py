@@ -12,7 +12,6 @@ are off by 3.
 """
 
 import argparse
-import json
 import math
 import multiprocessing
 import os
@@ -28,6 +27,7 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.levels_cells import CELLS, QUICK, Cell
+from benchmarks.quality import begun_record
 from kermix.environment import environment, machine_name
 from kermix.files import write_json
 
@@ -36,7 +36,6 @@ __all__ = [
     "Part",
     "Result",
     "Tally",
-    "begun_cells",
     "judged",
     "measured",
     "run",
@@ -324,14 +323,6 @@ def main() -> None:
     measure_cells("levels", CELLS, __doc__)
 
 
-def begun_cells(path: Path, commit: str) -> list[dict[str, Any]]:
-    """Lines of the cells in a result file of the same commit; none if it is of another."""
-    if not path.is_file():
-        return []
-    record = json.loads(path.read_text())
-    return record["tables"]["cells"] if record.get("commit") == commit else []
-
-
 def measure_cells(name: str, cells: Sequence[Cell], about: str) -> None:
     """The command of a benchmark of levels.
 
@@ -358,11 +349,20 @@ def measure_cells(name: str, cells: Sequence[Cell], about: str) -> None:
         help="continue what this commit has begun, in as many calls as it takes; cells that are "
         "not named are kept",
     )  # fmt: skip
+    parser.add_argument(
+        "--begun", type=Path, default=None,
+        help="a record of another machine or commit of the same tests, to be continued likewise",
+    )  # fmt: skip
     asked = parser.parse_args()
     chosen = [c for c in cells if any(part in c.name for part in asked.cells.split(";"))]
     path = asked.out / f"{name}-{machine_name()}.json"
     record = {"benchmark": name, "quick": False, **environment()}
-    begun = begun_cells(path, record["commit"]) if asked.resume else []
+    before: dict[str, Any] = {}
+    if asked.resume or asked.begun:
+        before = begun_record(path, record["commit"], asked.begun)
+    if "begun" in before:
+        record["begun"] = before["begun"]
+    begun = before["tables"]["cells"] if before else []
     done = {row["cell"]: row["repetitions"] for row in begun}
     most = {c.name: min(c.repetitions, asked.repetitions) for c in chosen}
     share = 1.0

@@ -49,7 +49,7 @@ def write_page(results: Path, page: Path) -> Path:
             machine = joined or record["machine"]
             where = machine["gpu"] or f"{machine['cores']} cores of {machine['cpu']}"
             source = f"[{path.name}](../results/bench/{path.name})"
-            lines += [f"**{where}**, commit `{record['commit']}`, {source}:", ""]
+            lines += [f"**{where}**, commit `{record['commit']}`, {source}{_begun(record)}:", ""]
             for title, rows in record["tables"].items():
                 lines += _section(title.replace("_", " "), markdown_table(rows))
     page.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,16 @@ def _read(path: Path) -> dict[str, Any]:
         for row in record["power"]["rows"]
     ]
     tables = {f"share of rejections at level {record['power']['level']}": rates}
-    return {"benchmark": "power", **record["environment"], "tables": tables}
+    begun = {"begun": record["begun"]} if "begun" in record else {}
+    return {"benchmark": "power", **record["environment"], **begun, "tables": tables}
+
+
+def _begun(record: dict[str, Any]) -> str:
+    """Whose repetitions the record continues, if any."""
+    if "begun" not in record:
+        return ""
+    first = record["begun"]
+    return f", begun at commit `{first['commit']}` on {first['machine']['cores']} cores"
 
 
 def _section(title: str, table: list[str]) -> list[str]:

@@ -338,6 +338,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="for the whole run")
     parser.add_argument("--out", type=Path, default=Path("results/bench"))
     parser.add_argument("--resume", action="store_true", help="what this commit has begun")
+    parser.add_argument(
+        "--begun", type=Path, default=None,
+        help="a record of another machine or commit of the same test, to be continued likewise",
+    )  # fmt: skip
     asked = parser.parse_args()
     starts = tuple(asked.cases.split(","))
     known = _known(asked.mnist, asked.tables)
@@ -351,7 +355,14 @@ def main() -> None:
     commit = result["environment"]["commit"]
     old = {row["case"]: row for row in before.get("power", {}).get("rows", [])}
     rates: dict[str, Any] = {"rows": []}
-    begun = begun_rows(old.values(), commit) if asked.resume else None
+    begun = begun_rows(old.values(), commit) if asked.resume or asked.begun else {}
+    if asked.begun:
+        other = json.loads(asked.begun.read_text())
+        result["begun"] = other["environment"]
+        theirs = begun_rows(other["power"]["rows"], other["environment"]["commit"])
+        begun = {
+            case: {**theirs.get(case, {}), **begun.get(case, {})} for case in {**theirs, **begun}
+        }
     for rates in rejection_rates(
         asked.repetitions, cases, asked.methods.split(","), asked.mnist, asked.tables,
         asked.processes, asked.seconds, begun,

@@ -19,7 +19,14 @@ from kermix.environment import environment, machine_name
 from kermix.errors import RunError
 from kermix.files import write_json
 
-__all__ = ["default_path", "merge_records", "save_sheet", "side_by_side", "write_record"]
+__all__ = [
+    "begun_record",
+    "default_path",
+    "merge_records",
+    "save_sheet",
+    "side_by_side",
+    "write_record",
+]
 
 
 Job, Result = TypeVar("Job"), TypeVar("Result")
@@ -41,6 +48,22 @@ def side_by_side(
 def default_path(name: str) -> Path:
     """Where a benchmark's result file goes if nothing is said."""
     return Path("results/bench") / f"{name}-{machine_name()}.json"
+
+
+def begun_record(path: Path, commit: str, other: Path | None = None) -> dict[str, Any]:
+    """What a run continues: its own file if that is of its commit, else another record, if any.
+
+    Args:
+        path: The file of the run.
+        commit: Of the run.
+        other: A record of another machine or commit that measured the very same, which whoever
+            names it answers for; under "begun" is said whose it is.
+    """
+    own = json.loads(path.read_text()) if path.is_file() else {}
+    if own.get("commit") == commit or other is None:
+        return own if own.get("commit") == commit else {}
+    found: dict[str, Any] = json.loads(other.read_text())
+    return {**found, "begun": {key: found[key] for key in ("commit", "machine", "command")}}
 
 
 def write_record(

@@ -345,7 +345,7 @@ def _large(path: Path, rows: int) -> Path:
 def _memory(paths: Sequence[Path]) -> list[dict[str, Any]]:
     program = (
         "import json, re, sys, time\n"
-        "from kermix.data.readers.reading import open_files\n"
+        "from kermix.data.readers.parts import open_files\n"
         "start, used = time.perf_counter(), time.process_time()\n"
         "files = open_files([sys.argv[1]], typed=True)\n"
         "rows = sum(len(t) for part in files.parts for t, _ in part.tables())\n"

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kermix.data.readers.common import Reading
-from kermix.data.readers.reading import open_files, read_frame
+from kermix.data.readers.parts import open_files
+from kermix.data.readers.reading import read_frame
 from kermix.data.schema.schema import Schema
 from kermix.data.writing import csv_lines
 from kermix.errors import KermixError

@@ -131,7 +131,7 @@ CELLS = (
     _cell("1000 v 30, Cauchy", (1000, 30), 4, source="Cauchy"),
     _cell("30 v 300, one category", (30, 300), 1, source="integers 0 to 3",
           columns=Columns(codes=1), why=TIES),
-    _cell("40 v 50, 9 of 10 columns constant", (40, 50), 10, columns=Columns(constant=9)),
+    _cell("40 v 50, one column and 9 constants", (40, 50), 10, columns=Columns(constant=9)),
     _cell("30 v 40, groups", (30, 40), 3, groups="of 1 to 9"),
     _cell("60 v 80, weights", (60, 80), 3, weights="drawn"),
     _cell("6 v 7, four values", (6, 7), 2, source="integers 0 to 3", why=TIES),

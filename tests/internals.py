@@ -118,7 +118,8 @@ if TYPE_CHECKING:
     from kermix.data.readers.dialect import look_at_csv, truth_words
     from kermix.data.readers.frames import as_frame
     from kermix.data.readers.number_forms import NumberForm, look_at_numbers
-    from kermix.data.readers.reading import open_files, read_alike, read_frame
+    from kermix.data.readers.parts import open_files
+    from kermix.data.readers.reading import read_alike, read_frame
     from kermix.data.schema.alignment import with_same_times
     from kermix.data.schema.columns import (
         CategoryColumn,
@@ -144,10 +145,10 @@ if TYPE_CHECKING:
     from kermix.evaluation.sample_distances import (
         frechet_distance,
         kernel_distance,
-        neighbour_scores,
-        neighbour_values,
+        neighbor_scores,
+        neighbor_values,
     )
-    from kermix.evaluation.sample_distances import nearest as neighbours_nearest
+    from kermix.evaluation.sample_distances import nearest as neighbors_nearest
     from kermix.evaluation.spectra import EXACT_UP_TO as spectra_EXACT_UP_TO
     from kermix.evaluation.spectra import Spectrum, number_interval
     from kermix.explore.query_service import QueryService, texts
@@ -335,7 +336,6 @@ if TYPE_CHECKING:
         calibrate,
         for_all_members,
     )
-    from kermix.tables.model.closeness import closest_distances, copies
     from kermix.tables.model.distribution import ColumnDistribution
     from kermix.tables.model.equal_columns import (
         Link,
@@ -376,7 +376,14 @@ if TYPE_CHECKING:
         ordered_questions,
         random_questions,
     )
-    from kermix.tables.model.training_rows import OtherRows, RowStore, TableRows, table_split
+    from kermix.tables.model.training_rows import (
+        OtherRows,
+        RowStore,
+        TableRows,
+        closest_distances,
+        copies,
+        table_split,
+    )
     from kermix.tables.model.training_rows import split_rows as training_rows_split_rows
     from kermix.tables.runs.run_pages import conditional_cards
     from kermix.tables.runs.table_fit import TABLE_SETTINGS, has_densities, why_table_model
@@ -387,14 +394,13 @@ if TYPE_CHECKING:
         judge_samples,
         strongest_pairs,
     )
-    from kermix.tables.runs.table_run import drawn_parts, model_so_far
+    from kermix.tables.runs.table_run import drawn_parts, model_so_far, schema_of
     from kermix.tables.runs.target_fit import split_for_target
     from kermix.tables.runs.training_data import (
         TableData,
         form_of,
         look_at_large,
         look_through,
-        schema_of,
     )
     from kermix.tables.sketch_sampling import typed_sample
     from kermix.training.budget import Course, in_words, seconds_of

@@ -11,6 +11,7 @@ import inspect
 import numbers
 import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -34,11 +35,13 @@ __all__ = [
     "check_sizes",
     "check_weights",
     "finite_in",
+    "full_precision",
     "generator_from",
     "has_compiler",
     "has_triton",
     "is_concrete",
     "is_traced",
+    "normalized_pair",
     "normalized_weights",
     "row_weights",
     "rows_at_once",
@@ -82,6 +85,13 @@ def is_concrete(*tensors: Tensor) -> bool:
 def working_dtype(*tensors: Tensor) -> torch.dtype:
     """float64 if any tensor has it, else float32: half precision is never computed in."""
     return torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
+
+
+def full_precision(device: torch.device) -> AbstractContextManager[Any]:
+    """A context in which autocast does not touch what is computed."""
+    if torch.amp.is_autocast_available(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()
 
 
 def solve_dtype(device: torch.device) -> torch.dtype:
@@ -324,6 +334,16 @@ def _check_weight_values(name: str, weights: Tensor) -> None:
         )
     if bool((weights.sum(-1) <= 0).any()):
         raise WeightError(f"{name} sums to zero; at least one weight must be positive.")
+
+
+def normalized_pair(
+    x: Tensor, y: Tensor, weights: tuple[Tensor | None, Tensor | None]
+) -> tuple[Tensor | None, Tensor | None]:
+    """The weights of two sets, checked and divided by their sums, where there are any."""
+    given = zip(("weights_x", "weights_y"), weights, (x, y), strict=True)
+    a, b = (None if w is None else normalized_weights(name, w, points)
+            for name, w, points in given)  # fmt: skip
+    return a, b
 
 
 def normalized_weights(name: str, weights: Tensor, x: Tensor) -> Tensor:  # (*B, N)

@@ -10,7 +10,7 @@ training.
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from kermix.checks import is_traced
 
-__all__ = ["ReplayedCalls", "StepGraph", "adam", "unchanged"]
+__all__ = ["ReplayedCalls", "StepGraph", "unchanged"]
 
 Found = TypeVar("Found")
 Numbers: TypeAlias = tuple[float, ...]
@@ -376,22 +376,3 @@ def unchanged(
             else:
                 tensor.zero_()
     generator.set_state(numbers)
-
-
-def adam(
-    parameters: Iterable[Any],
-    device: torch.device,
-    kind: type[torch.optim.Adam] = torch.optim.Adam,
-    **options: Any,
-) -> torch.optim.Adam:
-    """Adam or AdamW; on a GPU in one launch, and such that a graph can hold it.
-
-    Args:
-        parameters: Parameters, or groups of them.
-        device: Where they are.
-        kind: Which of the two.
-        options: Of the optimizer; the learning rate is set in each step.
-    """
-    on_gpu = device.type == "cuda"
-    options |= {"fused": True, "capturable": True} if on_gpu else {}
-    return kind(parameters, lr=1.0, **options)

@@ -1,7 +1,10 @@
 """The problems of the benchmark of blind spots are what they are called, and it runs."""
 
+from collections import Counter
+
+import pytest
 import torch
-from benchmarks.blind_spots import PROBLEMS, run
+from benchmarks.blind_spots import PROBLEMS, Tally, run
 from torch.testing import assert_close
 
 
@@ -41,3 +44,16 @@ def test_it_measures_the_verdict_its_parts_and_tests_of_columns():
     assert "Mann-Whitney" not in spheres, "many columns"
     assert {"kermix", "single values of columns", "Fisher", "Mann-Whitney"} < set(new)
     assert all(0 <= spheres[name] <= 1 for name in ("kermix", "depths of rows"))
+
+
+def test_a_line_of_the_record_is_continued():
+    published = next(p for p in PROBLEMS if p.name == "published: spheres d=250")
+    first = Tally(Counter(kermix=10, KLR0=4), Counter(kermix=9, KLR0=1), 2.0)
+    row = first.row(published)
+    assert (row["repetitions"], row["peer repetitions"]) == (10, 4)
+    again = Tally.of_row(row)
+    assert (again.made, again.rejected) == (first.made, first.rejected)
+    more = again + Tally(Counter(kermix=10, MMDAgg=10), Counter(MMDAgg=5), 4.0)
+    line = more.row(published)
+    assert (line["kermix"], line["KLR0"], line["MMDAgg"]) == (0.45, 0.25, 0.5)
+    assert (line["MMDAgg repetitions"], line["seconds"]) == (10, pytest.approx(0.3))

@@ -18,6 +18,7 @@ from benchmarks.levels import Part, Tally, judged, measured, parts_of, tables, w
 from benchmarks.levels_cells import CELLS, QUICK, Cell
 from benchmarks.levels_data import GROUPINGS, SOURCES, WEIGHTINGS, draw
 from benchmarks.levels_questions import compared, sketches, two_samples
+from benchmarks.quality import begun_record
 from benchmarks.verdict_levels import CELLS as VERDICT_CELLS
 
 import kermix as km
@@ -118,10 +119,15 @@ def test_a_run_is_continued_with_other_data(tmp_path):
     cell = Cell("fake", (2, 2), 1, (fake,), repetitions=100, budget=5.0)
     first = list(worked([cell], processes=1))[-1]
     path = tmp_path / "levels.json"
-    path.write_text(json.dumps({"commit": "a", "tables": tables(first)}))
-    assert levels.begun_cells(path, "b") == []
-    assert levels.begun_cells(tmp_path / "none.json", "a") == []
-    begun = levels.begun_cells(path, "a")
+    record = {"commit": "a", "tables": tables(first), "machine": {}, "command": "levels.py"}
+    path.write_text(json.dumps(record))
+    none = tmp_path / "none.json"
+    assert begun_record(path, "b") == begun_record(none, "a") == {}
+    assert begun_record(none, "b", path)["begun"] == {
+        "commit": "a", "machine": {}, "command": "levels.py"
+    }  # fmt: skip
+    assert begun_record(path, "a", none) == record
+    begun = begun_record(path, "a")["tables"]["cells"]
     (result,) = list(worked([replace(cell, repetitions=180)], 1, begun))[-1]
     assert (result.repetitions, len(set(asked)), len(asked)) == (180, 180, 180)
     tally = result.tallies["one"]

@@ -8,8 +8,8 @@ import pytest
 import scipy.linalg
 import torch
 
-from internals import frechet_distance, kernel_distance, neighbour_scores, neighbour_values
-from internals import neighbours_nearest as nearest
+from internals import frechet_distance, kernel_distance, neighbor_scores, neighbor_values
+from internals import neighbors_nearest as nearest
 from internals import sample_distances_module as module
 from kermix.errors import OptionError, ShapeError
 
@@ -36,14 +36,14 @@ def test_scores_are_the_published_ones(k, pairs_at_once):
     rng = np.random.default_rng(k)
     real, fake = rng.normal(size=(40, 3)), rng.normal(size=(33, 3)) * 0.6 + 0.3
     pair = torch.from_numpy(real), torch.from_numpy(fake)
-    found, _ = neighbour_values(*pair, k, pairs_at_once)
-    assert neighbour_scores(*pair, k)[:4] == tuple(found.tolist())
+    found, _ = neighbor_values(*pair, k, pairs_at_once)
+    assert neighbor_scores(*pair, k)[:4] == tuple(found.tolist())
     assert found.tolist() == pytest.approx(slow_scores(real.tolist(), fake.tolist(), k), abs=1e-12)
 
 
 def test_equal_distributions_have_density_one_and_nearly_full_coverage():
     x = torch.randn(3000, 4, generator=torch.Generator().manual_seed(0))
-    found = neighbour_scores(x[:1500], x[1500:], 5)
+    found = neighbor_scores(x[:1500], x[1500:], 5)
     assert found.density == pytest.approx(1, abs=5 * found.errors[2])
     assert found.coverage == pytest.approx(1 - 2**-5, abs=5 * found.errors[3])
 
@@ -51,12 +51,12 @@ def test_equal_distributions_have_density_one_and_nearly_full_coverage():
 def test_a_dropped_mode_lowers_recall_and_coverage_and_an_outlier_precision():
     x = torch.randn(1200, 2, generator=torch.Generator().manual_seed(0))
     x[:300] += 20
-    half = neighbour_scores(x[:600], x[600:], 5)
+    half = neighbor_scores(x[:600], x[600:], 5)
     assert half.coverage == pytest.approx(0.48, abs=0.05)
     assert half.precision > 0.95
     far = x[600:].clone()
     far[:60] += 100
-    assert neighbour_scores(x[300:600], far, 5).precision < 0.91
+    assert neighbor_scores(x[300:600], far, 5).precision < 0.91
 
 
 def test_nearest_is_sorted_and_exact_far_from_zero():
@@ -124,7 +124,7 @@ def test_standard_errors_are_the_scatter_over_new_rows_of_both_sets(monkeypatch,
     found = []
     for seed in range(50):
         x = torch.randn(240, dimension, generator=torch.Generator().manual_seed(seed))
-        found.append(neighbour_scores(x[:120], 0.9 * x[120:] + 0.3, 5))
+        found.append(neighbor_scores(x[:120], 0.9 * x[120:] + 0.3, 5))
     scatter = np.std([f[:4] for f in found], axis=0)
     told = np.mean([f.errors for f in found], axis=0)
     # Errors of independent rows are one half of it in two dimensions.
@@ -135,7 +135,7 @@ def test_standard_errors_are_the_scatter_over_new_rows_of_both_sets(monkeypatch,
 def test_few_rows_have_finite_standard_errors():
     x = torch.randn(24, 2, generator=torch.Generator().manual_seed(0))
     for real, fake in ((x[:3], x[3:6]), (x[:7], x[7:]), (x[:12], x[:12]), (x[:12], x[12:] + 99)):
-        errors = neighbour_scores(real, fake, 2).errors
+        errors = neighbor_scores(real, fake, 2).errors
         assert all(math.isfinite(e) and e >= 0 for e in errors)
 
 
@@ -159,8 +159,8 @@ def test_fewer_samples_than_dimensions_are_fine():
 def test_bad_input_is_refused_by_name():
     x = torch.randn(5, 2)
     for call, error, text in (
-        (lambda: neighbour_scores(x, x), OptionError, "more samples"),
-        (lambda: neighbour_scores(x, x[:, :1]), ShapeError, "dimension"),
+        (lambda: neighbor_scores(x, x), OptionError, "more samples"),
+        (lambda: neighbor_scores(x, x[:, :1]), ShapeError, "dimension"),
         (lambda: kernel_distance(x, x, subset_size=9), OptionError, "smaller set has 5"),
         (lambda: frechet_distance(x[:1], x), OptionError, "two samples"),
     ):

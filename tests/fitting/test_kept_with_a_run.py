@@ -86,7 +86,7 @@ def test_the_command_of_a_quick_table_begins_the_same_run(settings, here, tmp_pa
         )
         kermix(*shlex.split(run.command())[1:], "--out", tmp_path / "again")
     again = begun["run"]
-    for name in ("kind", "compare_models", "quick", "settings"):
+    for name in ("kind", "compare_models", "settings"):
         assert again.config[name] == run.config[name], name
     assert again.config["compare_models"] == (not settings)
 

@@ -17,7 +17,7 @@ from internals import (
     evaluating,
     frechet_distance,
     make_space,
-    neighbour_scores,
+    neighbor_scores,
     neighbourhoods,
     parzen,
     sample_loss,
@@ -188,7 +188,7 @@ def test_neighbourhoods_against_a_plain_loop():
     assert found.density == pytest.approx(float((between <= reach).sum(1).float().mean() / k))
     assert found.coverage == pytest.approx(float((between <= reach).any(0).float().mean()))
     assert found.recall == pytest.approx(float((between <= own[:, None]).any(0).float().mean()))
-    shared = neighbour_scores(real, made, k)
+    shared = neighbor_scores(real, made, k)
     assert astuple(found) == shared[:4], "the definition is that of km.evaluate"
     with pytest.raises(OptionError, match="neighbors=30"):
         neighbourhoods(real, made, 30)

@@ -199,7 +199,7 @@ def test_folders_of_pictures_and_an_embedding(tmp_path):
     real, fake = pictures(tmp_path / "a", 40, 0), pictures(tmp_path / "b", 30, 1, dark=True)
     found = km.evaluate(real, fake, **QUICK)
     assert not found.good
-    assert found.data.pictures[1].shape == (30, 1, 6, 6)
+    assert found.data.images[1].shape == (30, 1, 6, 6)
     shapes = []
 
     def embed(batch):

@@ -253,3 +253,60 @@ def test_saved_with_the_model(model, tmp_path):
     pd.testing.assert_frame_equal(
         again.sample(50, random_state=3), model.sample(50, random_state=3)
     )
+
+
+ORDERS_SEED = 3
+
+
+@pytest.fixture(scope="module")
+def orders():
+    """Postage by country, with gaps; sums of orders, a few of them wrong; amounts often paid."""
+    rng = np.random.default_rng(ORDERS_SEED)
+    rows = 700
+    country = rng.choice(["DE", "FR", "JP"], rows, p=[0.5, 0.3, 0.2])
+    postage = pd.Series(country).map({"DE": 4.9, "FR": 9.9, "JP": 25.0}).to_numpy().copy()
+    postage[rng.random(rows) < 0.05] = np.nan
+    count, price = rng.integers(1, 9, rows), rng.lognormal(3, 0.6, rows).round(2)
+    total = (count * price).round(2)
+    wrong = rng.random(rows) < 0.03
+    total[wrong] = (1.3 * total[wrong] + 0.7).round(2)
+    bill = rng.lognormal(3, 1, rows).round(2)
+    paid = np.where(rng.random(rows) < 0.9, bill, rng.lognormal(3, 1, rows).round(2))
+    paid[rng.random(rows) < 0.1] = 0.0
+    table = pd.DataFrame({"country": country, "postage": postage, "count": count, "price": price,
+                          "total": total, "bill": bill, "paid": paid})  # fmt: skip
+    return table, wrong
+
+
+@pytest.fixture(scope="module")
+def orders_model(orders):
+    return km.TableModel(width=16, blocks=1, steps=80, random_state=0).fit(orders[0])
+
+
+@pytest.mark.parametrize("column", ["postage", "total", "price", "bill", "paid"])
+def test_predictions_follow_relations_as_filled_gaps_do(orders, orders_model, column):
+    """Seen before: impute filled 25.0, predict said 9.9 for the same rows."""
+    table, wrong = orders
+    some = table[~wrong & table["postage"].notna() & (table["bill"] == table["paid"])][:60]
+    predicted = orders_model.predict(some.drop(columns=column), column)
+    filled = orders_model.impute(some.assign(**{column: np.nan}))[column]
+    np.testing.assert_allclose(predicted, filled, rtol=1e-12)
+    np.testing.assert_allclose(predicted, some[column], rtol=1e-12)
+
+
+def test_a_conditional_distribution_has_a_relation_and_its_exceptions(orders_model):
+    given = {"count": 3, "price": 12.34}
+    found = orders_model.conditional("total", given)
+    assert found.quantile(0.5) == 37.02
+    mass = float(found.cdf(37.02)[0] - found.cdf(37.01)[0])
+    assert 0.9 < mass < 0.995  # an exception in 3 %
+    assert float(found.probabilities.sum()) == pytest.approx(1)
+    every = orders_model.conditionals({"country": "JP", **given})
+    assert every["total"].quantile(0.5) == 37.02
+    postage = every["postage"]
+    assert dict(zip(postage.names, postage.filled[0], strict=False))["25"] > 0.99
+    assert 0.01 < float(postage.probabilities[0, -1]) < 0.15  # a gap, as in 5 %
+    alone = orders_model.conditional("postage", {"country": "JP", **given})
+    np.testing.assert_allclose(alone.probabilities, postage.probabilities, rtol=1e-5)
+    none = orders_model.predict(pd.DataFrame({"count": [], "price": []}, dtype=float), "total")
+    assert len(none) == 0

@@ -76,6 +76,14 @@ def test_a_pair_of_columns_has_one_difference_and_copies_one_share(results):
     assert judged["copies"] == fitted["copies"]
 
 
+def test_what_chance_makes_of_a_pair_is_one_number(results):
+    _, judged, fitted, pages = results
+    assert fitted["pair_floor"] == judged.tables.pairs.if_same > 0
+    assert f"pairs would differ by {fitted['pair_floor']:.3f} on average" in pages["fit"]
+    shown = {s.name: s.if_same for s in judged.scores}["pairs"]
+    assert shown == pytest.approx(1 - fitted["pair_floor"])
+
+
 def numbers(content, path=()):
     """Numbers of JSON, by their path."""
     parts = content.items() if isinstance(content, dict) else enumerate(content)
@@ -96,6 +104,23 @@ def test_the_verdict_of_an_evaluation_is_that_of_the_comparison_number_by_number
     assert len(verdict) > 20
     assert {path: two[path] for path in verdict} == {**verdict, **by_level}
     assert [one[f"rows/{k}"] for k in (0, 1)] == [two[f"rows/{k}"] for k in (0, 1)]
+
+
+def test_rows_that_repeat_others_are_left_out_of_both_alike():
+    first, second = flowers(120), flowers(120, 1)
+    second["tall"] += 10
+    second["id"], first["id"] = range(120), range(120)
+    twice = pd.concat([second, second[:40]])
+    found = km.compare(first, twice, permutations=39).verdict
+    judged = km.evaluate(first, twice, permutations=39, rank=20)
+    assert found.repeated == judged.verdict.repeated == (0, 40)
+    assert judged["classifier"] == found.effect
+    assert judged.verdict.interval == found.interval
+    assert judged.verdict.columns == found.columns
+    assert judged.verdict.pairs == found.pairs
+    assert {n: d for (n,), d in judged.tables.shape.each} == {
+        c.column: c.difference for c in found.columns
+    }
 
 
 def said(page):

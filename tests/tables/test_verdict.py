@@ -231,7 +231,7 @@ def test_far_integers_are_told_apart(far):
     rng = np.random.default_rng(3)
     sides = [far + rng.integers(low, high, 200) for low, high in ((0, 5), (2, 9))]
     found = change_of(ColumnValues("y", "number", np.concatenate(sides)), 200)
-    before, after = found.told.removeprefix("mean ").removeprefix("median ").split(" -> ")
+    before, after = found.description.removeprefix("mean ").removeprefix("median ").split(" -> ")
     assert found.short == "higher"
     assert float(before.replace(",", "")) < float(after.replace(",", ""))
     common = [np.repeat(far + np.arange(10.0), k) for k in ([40] + [12] * 9, [0] + [16] * 9)]
@@ -247,7 +247,7 @@ def test_a_common_value_among_many_is_named():
     found = change_of(ColumnValues("x", "number", np.concatenate(sides)), 2000)
     assert found.short == "0 less often"
     before, after = (float((side == 0).mean()) for side in sides)
-    assert found.told == f"{100 * before:.3g} % -> {100 * after:.3g} %"
+    assert found.description == f"{100 * before:.3g} % -> {100 * after:.3g} %"
 
 
 @pytest.mark.parametrize("seed", [120, 144, 176, 276])

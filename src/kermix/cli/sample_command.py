@@ -101,7 +101,7 @@ def sample(
         opened.write_samples(out, draw)
     Console().print(f"{counted(draw.n, 'sample')} in {out}", highlight=False, soft_wrap=True)
     if opened.kind.name == TABLE:
-        from kermix.tables.runs.training_data import schema_of
+        from kermix.tables.runs.table_run import schema_of
 
         print_sentence("", "\n".join(_left_empty(schema_of(opened))))
 

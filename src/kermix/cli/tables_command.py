@@ -172,7 +172,7 @@ def _told_of_left(run: "Run", left: Mapping[str, Sequence[int]], fill_all: bool)
 
 def _why_left(run: "Run", name: str) -> str:
     """Why no gap of a column is filled, though its rows do not say so."""
-    from kermix.tables.runs.training_data import schema_of
+    from kermix.tables.runs.table_run import schema_of
 
     kinds = {column.name: column for column in schema_of(run).columns}
     if name not in kinds:
@@ -296,8 +296,7 @@ def read_rows(
 ) -> "Frame":
     """Rows of a file, read as the run's own, unless something else is said."""
     from kermix.data.readers.reading import read_frame
-    from kermix.tables.runs.table_run import read_as
-    from kermix.tables.runs.training_data import schema_of
+    from kermix.tables.runs.table_run import read_as, schema_of
 
     frame, notes = read_frame(str(data), read_as(run, reading))
     names = {*schema_of(run).names, id_column}

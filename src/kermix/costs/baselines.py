@@ -9,7 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kermix.checks import check_pair, normalized_weights
+from kermix.checks import (
+    check_pair,
+    full_precision,
+    normalized_weights,
+)
 from kermix.costs.points import PointStatistics
 from kermix.errors import MissingExtraError
 from kermix.kernels.distances import squared_distances
@@ -80,7 +84,7 @@ def energy_distance(
         distances = torch.where(apart, squares, 1.0).sqrt() * apart
         return (left * (distances @ right.unsqueeze(-1)).squeeze(-1)).sum(-1)
 
-    with torch.autocast(x.device.type, enabled=False):
+    with full_precision(x.device):
         cross = mean(y, x, b, a, False)
         return 2 * cross - mean(x, x, a, a, True) - mean(y, y, b, b, True)
 
@@ -99,7 +103,7 @@ def mmd_squared(
         tensor(0.)
     """
     sides = PointStatistics(x, y, v, (None, weights_y))
-    with sides.full_precision():
+    with full_precision(sides.device):
         own = sides.log_norm_x().exp() + sides.log_norm_y().exp()
         return sides.in_callers_dtype(own - 2 * sides.log_cross().exp())
 

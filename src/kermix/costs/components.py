@@ -20,6 +20,7 @@ from torch import Tensor
 from kermix.checks import (
     broadcast_shape,
     check_pair,
+    finite_in,
     normalized_weights,
     solve_dtype,
     working_dtype,
@@ -142,10 +143,9 @@ class ComponentStatistics(GaussianStatistics):
         """Components always have weights."""
         return True
 
-    @property
-    def callers_dtype(self) -> torch.dtype:
-        """The dtype of the sides, in which costs are returned."""
-        return self._callers
+    def in_callers_dtype(self, value: Tensor) -> Tensor:
+        """The value in the dtype of the samples, finite if it is finite here."""
+        return finite_in(value, self._callers)
 
     @property
     def working_dtype(self) -> torch.dtype:

@@ -5,7 +5,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kermix.checks import finite_in, is_concrete, normalized_weights, working_dtype
+from kermix.checks import (
+    finite_in,
+    full_precision,
+    is_concrete,
+    normalized_weights,
+    working_dtype,
+)
 from kermix.errors import DeviceError, KernelError, ShapeError
 from kermix.linalg.cholesky import sqrt_or_zero
 from kermix.linalg.nuclear import NuclearMethod, nuclear_norm
@@ -70,7 +76,7 @@ def discrete_cost(
     """
     p, q, matrix = _checked(p, q, kernel, square=normalized)
     dtype = torch.promote_types(torch.promote_types(p.dtype, q.dtype), kernel.dtype)
-    with torch.autocast(matrix.device.type, enabled=False):
+    with full_precision(matrix.device):
         cost = nuclear_norm(_rooted(p, q, matrix), method=method, tolerance=tolerance)
         if normalized:
             diagonal = matrix.diagonal(dim1=-2, dim2=-1)

@@ -18,7 +18,13 @@ from typing import Any, Literal, ParamSpec, TypeAlias
 import torch
 from torch import Tensor
 
-from kermix.checks import check_number, check_option, is_traced, working_dtype
+from kermix.checks import (
+    check_number,
+    check_option,
+    full_precision,
+    is_traced,
+    working_dtype,
+)
 from kermix.costs import formulas
 from kermix.costs.components import ComponentStatistics
 from kermix.costs.moments import MomentStatistics
@@ -33,7 +39,7 @@ from kermix.costs.points import (
 )
 from kermix.errors import KernelError, MissingExtraError, OptionError
 from kermix.graphs import ReplayedCalls
-from kermix.info import Info, Informative, informative
+from kermix.info import Info, informative
 from kermix.kernels.gaussian import (
     GaussianKernel,
     Kernel,
@@ -137,11 +143,6 @@ CALLS = ReplayedCalls()
 SAMPLES = ("x", "y", "weights_x", "weights_y")
 
 
-def replayed(compute: Callable[Arguments, tuple[Tensor, Info]]) -> Informative[Arguments]:
-    """An informative cost of which few points on a GPU take a single launch."""
-    return informative(compute, by_graph)
-
-
 def by_graph(
     compute: Callable[..., tuple[Tensor, Info]], args: tuple[Any, ...], options: dict[str, Any]
 ) -> Tensor | None:
@@ -215,6 +216,10 @@ def _looks_at_none(settings: dict[str, Any]) -> bool:
         and settings.get("form") != "logdet"
         and all(o is None or isinstance(o, bool | int | float | str) for o in settings.values())
     )
+
+
+# Makes a cost informative, and one of few points on a GPU a single launch.
+replayed = functools.partial(informative, shorter=by_graph)
 
 
 @dataclass(frozen=True)
@@ -315,7 +320,7 @@ def scalar_cost(
     """
     numerics, weights = Numerics(chunk=chunk), (weights_x, weights_y)
     sides = statistics_of(x, y, v, kernel, weights, numerics, unit_norm=normalized)
-    with sides.full_precision():
+    with full_precision(sides.device):
         found = formulas.log_scalar_cost(sides, normalized), Info("tiles")
         return sides.answer("scalar", found, normalized, log)
 
@@ -370,7 +375,7 @@ def vector_cost(
     """
     numerics, weights = Numerics(solves=True, ridge=ridge, chunk=chunk), (weights_x, weights_y)
     sides = statistics_of(x, y, v, kernel, weights, numerics, unit_norm=normalized)
-    with sides.full_precision():
+    with full_precision(sides.device):
         found = formulas.log_vector_cost(sides, normalized)
         return sides.answer("vector", found, normalized, log)
 
@@ -408,7 +413,7 @@ def vector_weights(
         sides = ComponentStatistics(x, y, v, weights, numerics)
     else:
         sides = PointStatistics(x, y, v, weights, numerics, "mass")
-    with sides.full_precision():
+    with full_precision(sides.device):
         projection, log_scale = sides.projection()
         factor = sides.factor_y()
         if nonnegative:
@@ -490,7 +495,7 @@ def matrix_cost(
     numerics, weights = Numerics(solves=True, ridge=ridge), (weights_x, weights_y)
     unit_norm = normalized or form == "logdet"
     sides = statistics_of(x, y, v, kernel, weights, numerics, unit_norm)
-    with sides.full_precision():
+    with full_precision(sides.device):
         found = formulas.log_matrix_cost(sides, form, normalized)
         value, info = sides.answer("matrix", found, normalized, log)
         return -value if form == "logdet" and not log else value, info
@@ -562,7 +567,7 @@ def svd_cost(
     of_kernel = kernel is not None and normalized
     given = statistics_of(x, y, v, kernel, (weights_x, weights_y), numerics, of_kernel)
     sides = _sketched(given, method, tolerance, rank)
-    with sides.full_precision():
+    with full_precision(sides.device):
         found = formulas.log_svd_cost(sides, normalized)
         value, info = sides.answer("svd", found, normalized, log)
         return given.in_callers_dtype(value), info  # sketches were made in float32 at least

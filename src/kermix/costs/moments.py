@@ -67,7 +67,7 @@ class MomentStatistics:
         self.x, self.y = x, y
         self.ridge = default_ridge(torch.float64) if ridge is None else checked_ridge(ridge)
         self.weighted, self.dtype = weighted, dtype
-        self.sizes = x.size, y.size
+        self.device, self.sizes = x.mean.device, (x.size, y.size)
         self.log_traces = 0.0, 0.0
         self._log_scale = x.log_scale + y.log_scale
 
@@ -171,10 +171,6 @@ class MomentStatistics:
         r"""Fidelity $\mathrm{tr}(\rho_x^{1/2} \rho_y \rho_x^{1/2})^{1/2}$."""
         value = _positive(fidelity(self.x.second, self.y.second))
         return Scaled(value, self._log_scale, Info("sketch"))
-
-    def full_precision(self) -> torch.autocast:
-        """A context in which autocast does not touch what is computed."""
-        return torch.autocast(self.x.mean.device.type, enabled=False)
 
     def in_callers_dtype(self, value: Tensor) -> Tensor:
         """The value in the dtype of the costs, finite if it is finite here."""

@@ -15,7 +15,7 @@ from kermix.checks import (
     LARGEST_EXPONENT,
     check_pair,
     finite_in,
-    normalized_weights,
+    normalized_pair,
     solve_dtype,
     working_dtype,
 )
@@ -256,11 +256,6 @@ class SetStatistics(GramStatistics):
         return self.data.points.device
 
     @property
-    def callers_dtype(self) -> torch.dtype:
-        """The dtype of the samples, in which costs are returned."""
-        return torch.promote_types(self.data.points.dtype, self.centers.points.dtype)
-
-    @property
     def working_dtype(self) -> torch.dtype:
         """The dtype in which the samples are used: float32 for half precision."""
         return working_dtype(self.data.points, self.centers.points)
@@ -293,13 +288,10 @@ class SetStatistics(GramStatistics):
                 for s in (self.data, self.centers))  # fmt: skip
         return x, y
 
-    def full_precision(self) -> torch.autocast:
-        """A context in which autocast does not touch what is computed."""
-        return torch.autocast(self.device.type, enabled=False)
-
     def in_callers_dtype(self, value: Tensor) -> Tensor:
         """The value in the dtype of the samples, finite if it is finite here."""
-        return finite_in(value, self.callers_dtype)
+        given = torch.promote_types(self.data.points.dtype, self.centers.points.dtype)
+        return finite_in(value, given)
 
     def answer(
         self, cost: FormulaName, found: tuple[Tensor, Info], normalized: bool, log: bool
@@ -399,13 +391,15 @@ class PointStatistics(GaussianStatistics):
             raise OptionError("v is missing: give a variance, or the name of a rule for one.")
         self.numerics, dimension = numerics, x.shape[-1]
         self.kernel = as_kernel(v, x)
-        a, b = _checked_weights(x, y, weights)
-        self.data = PointSet(x, a, self.kernel.data_terms(dimension))
-        self.centers = PointSet(y, b, self.kernel.center_terms(dimension))
+        a, b = normalized_pair(x, y, weights)
         if scale == "mass":
             self.terms = self.kernel.density_terms(dimension)
         else:
             self.terms = self.kernel.cross_terms(dimension, scale == "norm")
+        of_x = of_y = self.terms
+        if not self.kernel.symmetric:
+            of_x, of_y = self.kernel.data_terms(dimension), self.kernel.center_terms(dimension)
+        self.data, self.centers = PointSet(x, a, of_x), PointSet(y, b, of_y)
 
     def log_projection(self) -> Tensor:  # (*B, K)
         """Logarithm of the inner product of each center's Gaussian with the data density."""
@@ -457,7 +451,7 @@ class KernelStatistics(SetStatistics):
     ) -> None:
         check_pair(x, y)
         numerics.refuse_tiles("another kernel")
-        a, b = _checked_weights(x, y, weights)
+        a, b = normalized_pair(x, y, weights)
         self.numerics, self.unit_norm = numerics, unit_norm
         self.kernel = kernel.fitted(x)
         self.data, self.centers = WeightedSet(x, a), WeightedSet(y, b)
@@ -550,14 +544,6 @@ class KernelStatistics(SetStatistics):
         unit = self._log_unit(side, points).exp()
         matrix = self.kernel.gram(points, points) / unit[..., None, None]
         return cholesky(side.with_roots(matrix), self.ridge)
-
-
-def _checked_weights(x: Tensor, y: Tensor, weights: Weights) -> Weights:
-    a, b = (
-        w if w is None else normalized_weights(name, w, points)
-        for name, w, points in (("weights_x", weights[0], x), ("weights_y", weights[1], y))
-    )
-    return a, b
 
 
 def _above_zero(found: Scaled) -> Scaled:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from kermix.checks import (
     check_option,
+    full_precision,
     is_concrete,
     normalized_weights,
     solve_dtype,
@@ -322,7 +323,7 @@ class DistributedLoss(nn.Module):
             raise OptionError("method='sketch' is strategy='moments', not 'shard'.")
         weights = x.shares(ranks), y.shares(ranks)
         dtype = working_dtype(x.points, y.points)
-        with torch.autocast(x.points.device.type, enabled=False):
+        with full_precision(x.points.device):
             everything = x.gathered(ranks)[0] if isinstance(loss.v, str) else x.points
             kernel = as_kernel(loss.v, everything)
             a, b = sharded.kernel_sets(

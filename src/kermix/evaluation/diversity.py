@@ -7,27 +7,30 @@ eigenfunctions are large at the samples of the mode.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from kermix.checks import check_count, check_number, check_pair, check_weights, rows_at_once
+from kermix.checks import check_count, check_number, check_pair, check_seed, check_weights
 from kermix.errors import OptionError, WeightError
 from kermix.evaluation.spectra import (
     EXACT_UP_TO,
-    Aim,
+    RESIDUAL,
+    NovelMode,
     Spectrum,
     StableRule,
+    check_eta,
     checked_points,
-    checked_tolerance,
     chosen_kernel,
-    effective_number,
-    fine_sketches,
+    diversity_of,
+    feature_map_of,
+    modes_of,
     normalized_gram,
-    number_interval,
+    novelty_of,
+    novelty_score,
     refuse_beside_sketch,
-    residual_for,
     spectrum_of_matrix,
     spectrum_of_sketch,
     told_in,
@@ -42,17 +45,7 @@ from kermix.sketches.accumulation import Moments
 from kermix.sketches.features import FeatureMap
 from kermix.sketches.sketch import Sketch, check_comparable
 
-__all__ = [
-    "NovelMode",
-    "check_eta",
-    "diversity_of",
-    "ken",
-    "novel_modes",
-    "novelty_of",
-    "novelty_score",
-    "rke",
-    "vendi",
-]
+__all__ = ["Aim", "ken", "novel_modes", "rke", "vendi"]
 
 
 @informative
@@ -137,20 +130,6 @@ def rke(
     )
 
 
-def diversity_of(spectrum: Spectrum, order: float = 1.0) -> tuple[Tensor, Tensor | None]:
-    """The score of a spectrum and its error bound; the middle of the interval of a sketch."""
-    if not spectrum.certified:
-        return effective_number(spectrum.eigenvalues, order), None
-    interval = number_interval(spectrum, order)
-    assert interval is not None
-    if spectrum.left_out == 0:
-        value = effective_number(spectrum.eigenvalues, order)
-    else:
-        value = (interval.lowest * interval.highest).sqrt()
-    bound = torch.maximum(interval.highest - value, value - interval.lowest).clamp(min=0)
-    return value, bound.detach()
-
-
 def _spectrum(
     x: Tensor | Sketch,
     v: Kernel | StableRule | None,
@@ -188,14 +167,98 @@ def _spectrum(
     return spectrum_of_sketch(sketch), x.dtype, info
 
 
+class Aim(NamedTuple):
+    """How good sketches shall be.
+
+    Attributes:
+        residual: The mean residual to begin with.
+        error: The certified error of sketches.
+        wanted: The largest error; None: as good as `most` features are.
+        most: How many features where no error is wanted.
+        most_for_wanted: How many where one is.
+        attempts: To reach it.
+    """
+
+    residual: float
+    error: Callable[[Sequence[Sketch]], float] = lambda _: 0.0
+    wanted: float | None = None
+    most: int = 1024
+    most_for_wanted: int = 4096
+    attempts: int = 3
+
+
+def fine_sketches(
+    sides: Sequence[Tensor],
+    kernel: GaussianKernel | PointKernel,
+    weights: Sequence[Tensor | None],
+    aim: Aim,
+    rank: int | None,
+    seed: int = 0,
+) -> list[Sketch]:
+    """Sketches of samples whose certified error is as small as wanted, or of the rank asked for.
+
+    Args:
+        sides: Sets of samples, sketched with one map.
+        kernel: The kernel.
+        weights: Of each set.
+        aim: What is wanted.
+        rank: Number of features, instead.
+        seed: Of the landmarks.
+    """
+    check_seed(seed)
+    wanted, residual = aim.wanted, aim.residual
+    if rank is not None:
+        check_count("rank", rank)
+        if wanted is not None:
+            raise OptionError("rank and tolerance are both given; give only one.")
+        return _sketched(sides, feature_map_of(sides, kernel, rank, None, seed), weights)
+    most = aim.most
+    if wanted is not None:
+        most = min(aim.most_for_wanted, max(len(s) for s in sides))
+    for _ in range(aim.attempts):
+        made = _sketched(sides, feature_map_of(sides, kernel, most, residual, seed), weights)
+        found = aim.error(made)
+        if wanted is None or found <= wanted:
+            return made
+        if made[0].feature_map.rank >= most:
+            break
+        residual *= wanted / found / 2
+    raise OptionError(
+        f"tolerance={wanted:g} is not reached: the certified error is {found:.2g} with "
+        f"{made[0].feature_map.rank} features. Allow a larger one, give a rank, or use a larger "
+        "variance."
+    )
+
+
+def residual_for(log_width: float, count: int) -> float:
+    """The mean residual `t` for which the entropy is known to a width: t log(n / t), about."""
+    t = log_width / math.log(max(3.0, count))
+    for _ in range(20):
+        t = log_width / math.log(max(3.0, count / t))
+    return t / 1.5  # rows that are no candidates have larger residuals
+
+
+def checked_tolerance(tolerance: float | None) -> None:
+    """Refuse what is no relative error."""
+    if tolerance is not None:
+        check_number("tolerance", tolerance)
+        if not 0 < tolerance < 1:
+            raise OptionError(f"tolerance={tolerance}: a relative error must be between 0 and 1.")
+
+
+def _sketched(
+    sides: Sequence[Tensor], features: FeatureMap, weights: Sequence[Tensor | None]
+) -> list[Sketch]:
+    return [Sketch(features).update(s, w) for s, w in zip(sides, weights, strict=True)]
+
+
 def _relative_error(spectrum: Spectrum, order: float) -> float:
     value, bound = diversity_of(spectrum, order)
     return math.inf if bound is None else float(bound / value)
 
 
 # Reasoned, no record.
-RESIDUAL, MOST_FEATURES = 1e-3, 512
-PART_OF = 0.25  # of a mode's best score: rows above are in it, and no mode of their own
+MOST_FEATURES = 512
 
 
 @informative
@@ -258,33 +321,6 @@ def ken(
     return score, Info("sketch", None, bound, _rank(one))
 
 
-@dataclass(frozen=True)
-class NovelMode:
-    """A mode that is more frequent in one sample than in another.
-
-    Attributes:
-        mass: The eigenvalue: the share of `x` minus `eta` times the share of `y` in its
-            eigenfunction, which covers only a part of a mode that is not narrow.
-        share: Share of `x` in the eigenfunction.
-        share_elsewhere: Share of `y` in it.
-        rows: Share of the rows of `x` in the mode: those with a score above half of the best.
-        exemplars: Rows of `x` that are most typical of it, the best first.
-        scores: The eigenfunction at these rows; 1 at the centre of a narrow mode.
-    """
-
-    mass: float
-    share: float
-    share_elsewhere: float
-    rows: float
-    exemplars: tuple[int, ...]
-    scores: tuple[float, ...]
-
-    @property
-    def excess(self) -> float:
-        """Approximate share of the rows of `x` in excess: its rows minus those expected."""
-        return self.rows * self.mass / max(self.share, 1e-12)
-
-
 @torch.no_grad()
 def novel_modes(
     x: Tensor,  # (N, d)
@@ -330,55 +366,6 @@ def novel_modes(
     return tuple(mode for mode, _ in found)
 
 
-def modes_of(
-    x: Moments,
-    y: Moments,
-    feature_map: FeatureMap,
-    rows: Tensor,
-    eta: float,
-    count: int,
-    exemplars: int,
-    least: float = 0.0,
-) -> list[tuple[NovelMode, Tensor]]:
-    """Modes of a mass above `least`, with exemplars among rows of `x`, and which rows are in."""
-    values, vectors = torch.linalg.eigh(novelty_of(x, y, eta))
-    least = max(least, 1e-9)
-    kept = [k for k in range(len(values) - 1, -1, -1) if float(values[k]) > least]
-    kept = kept[: 2 * count + 10]
-    if not kept:
-        return []
-    values, vectors = values[kept], vectors[:, kept]
-    parts = rows.split(rows_at_once(feature_map.rank))
-    scores = torch.cat([feature_map(part) @ vectors for part in parts])
-    turn = _untangled(scores, values)
-    vectors, scores = vectors @ turn, scores @ turn
-    shares = [torch.einsum("rk,rs,sk->k", vectors, m.plain_second, vectors) for m in (x, y)]
-    masses = shares[0] - eta * shares[1]
-    sign = torch.where(scores.sum(0) < 0, -1.0, 1.0)
-    scores = scores * sign
-    found: list[tuple[NovelMode, Tensor]] = []
-    taken: list[int] = []
-    for k in masses.argsort(descending=True).tolist():
-        best = scores[:, k].topk(min(exemplars, len(rows)))
-        # Only samples that are in the mode more than outside of it.
-        inside = [j for j, s in enumerate(best.values.tolist()) if s > best.values[0] / 2]
-        in_others = scores[best.indices[inside]][:, taken].mean(0) / scores[:, taken].amax(0)
-        if bool((in_others > PART_OF).any()):
-            continue
-        taken.append(k)
-        members = scores[:, k] > best.values[0] / 2
-        mode = NovelMode(
-            float(masses[k]),
-            float(shares[0][k]),
-            max(0.0, float(shares[1][k])),
-            float(members.double().mean()),
-            tuple(int(best.indices[j]) for j in inside),
-            tuple(float(best.values[j]) for j in inside),
-        )
-        found.append((mode, members))
-    return found[:count]
-
-
 def novelty_sketches(
     x: Tensor | Sketch,
     y: Tensor | Sketch,
@@ -403,17 +390,6 @@ def novelty_sketches(
     aim = Aim(RESIDUAL, most=MOST_FEATURES)
     made = fine_sketches([first, second], chosen, [None, None], aim, rank, seed)
     return made[0], made[1]
-
-
-def novelty_of(x: Moments, y: Moments, eta: float) -> Tensor:  # (r, r)
-    r"""$C_x - \eta C_y$ in features."""
-    return x.plain_second - eta * y.plain_second
-
-
-def novelty_score(values: Tensor) -> Tensor:
-    """The score of the eigenvalues, of which the positive ones count."""
-    positive = values.clamp(min=0)
-    return (torch.special.entr(positive).sum() - torch.special.entr(positive.sum())).clamp(min=0)
 
 
 def _exact(pooled: Tensor, n: int, kernel: GaussianKernel | PointKernel, eta: float) -> Tensor:
@@ -450,40 +426,6 @@ def _score_slip(change: float, count: float) -> Tensor:
     return torch.tensor(found, dtype=torch.float64)
 
 
-def _untangled(
-    scores: Tensor, values: Tensor, near: float = 4.0
-) -> Tensor:  # (N, k), (k,) -> (k, k)
-    """A rotation among eigenvectors of near eigenvalues, after which samples are in few modes.
-
-    Eigenvalues that are less than so many times as large as others have eigenvectors that mix.
-    """
-    k = len(values)
-    turn = torch.eye(k, dtype=scores.dtype, device=scores.device)
-    start = 0
-    while start < k:
-        stop = start + 1
-        while stop < k and float(values[start]) < near * float(values[stop]):
-            stop += 1
-        if stop - start > 1:
-            turn[start:stop, start:stop] = _varimax(scores[:, start:stop])
-        start = stop
-    return turn
-
-
-def _varimax(scores: Tensor, rotations: int = 100) -> Tensor:  # (N, k) -> (k, k)
-    """The rotation that makes the fourth powers of scores largest (quartimax of the rows)."""
-    turn = torch.eye(scores.shape[1], dtype=scores.dtype, device=scores.device)
-    last = -1.0
-    for _ in range(rotations):
-        turned = scores @ turn
-        u, s, vh = torch.linalg.svd(scores.mT @ turned.pow(3))
-        turn = u @ vh
-        if float(s.sum()) <= last * (1 + 1e-10):
-            break
-        last = float(s.sum())
-    return turn
-
-
 def _pair(x: object, y: object) -> tuple[Tensor, Tensor]:
     first, second = checked_points("x", x), checked_points("y", y)
     check_pair(first, second)
@@ -492,10 +434,3 @@ def _pair(x: object, y: object) -> tuple[Tensor, Tensor]:
 
 def _rank(sketch: Sketch) -> int:
     return sketch.feature_map.rank
-
-
-def check_eta(eta: float) -> None:
-    """Refuse what cannot be how often."""
-    check_number("eta", eta)
-    if not 0 <= eta < math.inf:
-        raise OptionError(f"eta={eta}: must be a non-negative number.")

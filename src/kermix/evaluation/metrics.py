@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from kermix.checks import check_count
 from kermix.costs.functions import svd_cost
 from kermix.errors import MissingExtraError, OptionError, RankError, SampleError, SketchError
-from kermix.evaluation.diversity import RESIDUAL, ken, novel_modes, rke, vendi
+from kermix.evaluation.diversity import ken, novel_modes, rke, vendi
 from kermix.evaluation.sample_distances import frechet_of_moments
 from kermix.evaluation.spectra import (
+    RESIDUAL,
     StableRule,
     checked_points,
     chosen_kernel,
@@ -281,16 +282,16 @@ class FrechetDistance(SampleMetric):
     def __init__(self, real: Tensor, sync: bool = True) -> None:
         super().__init__(sync)
         points = checked_points("real", real).double()
-        self._centre = points.mean(0)
+        self._center = points.mean(0)
         self._real = self._added(points)
         self._sums = torch.zeros_like(self._real)
 
     def update(self, samples: Tensor) -> None:
         """Add a batch, of shape (N, d)."""
-        points = checked_points("samples", samples).to(self._centre)
-        if points.shape[1] != len(self._centre):
+        points = checked_points("samples", samples).to(self._center)
+        if points.shape[1] != len(self._center):
             raise SampleError(
-                f"samples have dimension {points.shape[1]}, real ones {len(self._centre)}."
+                f"samples have dimension {points.shape[1]}, real ones {len(self._center)}."
             )
         self._sums = self._sums + self._added(points)
 
@@ -300,7 +301,7 @@ class FrechetDistance(SampleMetric):
 
     def merge(self, other: "FrechetDistance") -> None:
         """Add all batches of another metric with the same real samples."""
-        if not torch.equal(self._centre, other._centre):
+        if not torch.equal(self._center, other._center):
             raise SketchError("The other metric has other real samples.")
         self._sums = self._sums + other._sums
 
@@ -316,12 +317,12 @@ class FrechetDistance(SampleMetric):
 
     def _added(self, points: Tensor) -> Tensor:
         """Number, sum and sum of products around the real mean, one after the other."""
-        centred = points - self._centre
-        count = centred.new_tensor([float(len(points))])
-        return torch.cat([count, centred.sum(0), (centred.mT @ centred).reshape(-1)])
+        centered = points - self._center
+        count = centered.new_tensor([float(len(points))])
+        return torch.cat([count, centered.sum(0), (centered.mT @ centered).reshape(-1)])
 
     def _moments(self, sums: Tensor) -> tuple[Tensor, Tensor]:
-        d, count = len(self._centre), sums[0]
+        d, count = len(self._center), sums[0]
         mean = sums[1 : d + 1] / count
         second = sums[d + 1 :].reshape(d, d)
         return mean, (second - count * torch.outer(mean, mean)) / (count - 1)

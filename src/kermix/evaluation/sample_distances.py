@@ -18,13 +18,13 @@ from kermix.two_sample.error_bars import unbiased_distance_error
 
 __all__ = [
     "KernelDistance",
-    "NeighbourScores",
+    "NeighborScores",
     "frechet_distance",
     "frechet_of_moments",
     "kernel_distance",
     "nearest",
-    "neighbour_scores",
-    "neighbour_values",
+    "neighbor_scores",
+    "neighbor_values",
 ]
 
 SUBSETS, SUBSET_SIZE = 100, 1000  # as usual for KID
@@ -138,11 +138,11 @@ def frechet_of_moments(m_x: Tensor, s_x: Tensor, m_y: Tensor, s_y: Tensor) -> fl
 
 def _mean_covariance(points: Tensor) -> tuple[Tensor, Tensor]:
     mean = points.mean(0)
-    centred = points - mean
-    return mean, centred.mT @ centred / (len(points) - 1)
+    centered = points - mean
+    return mean, centered.mT @ centered / (len(points) - 1)
 
 
-class NeighbourScores(NamedTuple):
+class NeighborScores(NamedTuple):
     """Four shares, and one standard error of each over new samples of both sets.
 
     Attributes:
@@ -163,9 +163,9 @@ class NeighbourScores(NamedTuple):
 
 
 @torch.no_grad()
-def neighbour_scores(
+def neighbor_scores(
     real: Tensor, fake: Tensor, neighbors: int = 5, seed: int = 0
-) -> NeighbourScores:
+) -> NeighborScores:
     """Precision, recall, density and coverage of fake samples.
 
     The ball around a sample reaches to its k-th nearest neighbour in its own set. The balls change
@@ -180,19 +180,19 @@ def neighbour_scores(
 
     Example:
         >>> x = torch.linspace(0, 1, 101)[:, None]
-        >>> found = neighbour_scores(x, x[:50] + 0.001, 3)
+        >>> found = neighbor_scores(x, x[:50] + 0.001, 3)
         >>> round(found.precision, 2), round(found.recall, 2), round(found.coverage, 2)
         (1.0, 0.52, 0.51)
     """
-    values, variances = neighbour_values(real, fake, neighbors)
+    values, variances = neighbor_values(real, fake, neighbors)
     errors = _errors(real.double(), fake.double(), neighbors, variances, seed)
     a, b, c, d = values.tolist()
     e, f, g, h = errors.tolist()
-    return NeighbourScores(a, b, c, d, (e, f, g, h))
+    return NeighborScores(a, b, c, d, (e, f, g, h))
 
 
 @torch.no_grad()
-def neighbour_values(
+def neighbor_values(
     real: Tensor, fake: Tensor, neighbors: int, pairs_at_once: int = NUMBERS_AT_ONCE
 ) -> tuple[Tensor, Tensor]:  # (4,), (4,)
     """The four scores, and what their variances would be if each row were by itself."""

@@ -1,4 +1,4 @@
-r"""Eigenvalues of the kernel between samples, what a sketch leaves open, and sketches fine enough.
+r"""Eigenvalues of the kernel between samples, what a sketch leaves open, and modes of differences.
 
 With $k(x, x) = 1$ the matrix $K / n$ of n samples has eigenvalues
 $\lambda_1 \ge \lambda_2 \ge \ldots \ge 0$ that sum to 1. Nystrom features reproduce a part
@@ -8,24 +8,25 @@ Weyl $\lambda_i \ge \hat\lambda_i$, and all excesses together are `t`. Among suc
 one majorizes all others, $\hat\lambda + t e_1$, and one is majorized by all others: the `t`
 poured onto the smallest values up to one level. Every entropy lies between those of the two, and
 both can occur: given what a sketch knows, no bounds are narrower. The variance is as fine as so
-many samples can resolve: the finest at which the score is stable.
+many samples can resolve: the finest at which the score is stable. Eigenfunctions of a difference
+of second moments, $C_x - \eta C_y$, are the modes that one sample has more often.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from kermix.checks import (
-    check_count,
     check_number,
     check_option,
     check_samples,
-    check_seed,
     finite_in,
     normalized_weights,
+    rows_at_once,
 )
 from kermix.costs.moments import Interval
 from kermix.errors import OptionError, ShapeError
@@ -48,15 +49,21 @@ from kermix.sketches.sketch import Sketch
 __all__ = [
     "CANDIDATES",
     "EXACT_UP_TO",
-    "Aim",
+    "RESIDUAL",
+    "RULES",
+    "NovelMode",
     "Spectrum",
     "StableRule",
+    "check_eta",
     "checked_points",
     "chosen_kernel",
+    "diversity_of",
     "effective_number",
     "feature_map_of",
-    "fine_sketches",
+    "modes_of",
     "normalized_gram",
+    "novelty_of",
+    "novelty_score",
     "number_interval",
     "refuse_beside_sketch",
     "spectrum_of_moments",
@@ -178,6 +185,20 @@ def _entropy_slip(spectrum: Spectrum, order: float, entropy: float) -> float:
     return math.inf if share >= 1 else -math.log1p(-share) / abs(1 - order)
 
 
+def diversity_of(spectrum: Spectrum, order: float = 1.0) -> tuple[Tensor, Tensor | None]:
+    """The score of a spectrum and its error bound; the middle of the interval of a sketch."""
+    if not spectrum.certified:
+        return effective_number(spectrum.eigenvalues, order), None
+    interval = number_interval(spectrum, order)
+    assert interval is not None
+    if spectrum.left_out == 0:
+        value = effective_number(spectrum.eigenvalues, order)
+    else:
+        value = (interval.lowest * interval.highest).sqrt()
+    bound = torch.maximum(interval.highest - value, value - interval.lowest).clamp(min=0)
+    return value, bound.detach()
+
+
 @torch.no_grad()
 def stable_variance(x: Tensor, change: float = 0.05) -> float:  # (N, d)
     r"""The smallest variance whose Vendi score can be estimated from this many samples.
@@ -240,10 +261,140 @@ def _is_stable(points: Tensor, v: float, change: float) -> bool:
     return bool(whole <= (1 + change) * (one * other).sqrt())
 
 
+def novelty_of(x: Moments, y: Moments, eta: float) -> Tensor:  # (r, r)
+    r"""$C_x - \eta C_y$ in features."""
+    return x.plain_second - eta * y.plain_second
+
+
+def novelty_score(values: Tensor) -> Tensor:
+    """The score of the eigenvalues, of which the positive ones count."""
+    positive = values.clamp(min=0)
+    return (torch.special.entr(positive).sum() - torch.special.entr(positive.sum())).clamp(min=0)
+
+
+@dataclass(frozen=True)
+class NovelMode:
+    """A mode that is more frequent in one sample than in another.
+
+    Attributes:
+        mass: The eigenvalue: the share of `x` minus `eta` times the share of `y` in its
+            eigenfunction, which covers only a part of a mode that is not narrow.
+        share: Share of `x` in the eigenfunction.
+        share_elsewhere: Share of `y` in it.
+        rows: Share of the rows of `x` in the mode: those with a score above half of the best.
+        exemplars: Rows of `x` that are most typical of it, the best first.
+        scores: The eigenfunction at these rows; 1 at the center of a narrow mode.
+    """
+
+    mass: float
+    share: float
+    share_elsewhere: float
+    rows: float
+    exemplars: tuple[int, ...]
+    scores: tuple[float, ...]
+
+    @property
+    def excess(self) -> float:
+        """Approximate share of the rows of `x` in excess: its rows minus those expected."""
+        return self.rows * self.mass / max(self.share, 1e-12)
+
+
+def modes_of(
+    x: Moments,
+    y: Moments,
+    feature_map: FeatureMap,
+    rows: Tensor,
+    eta: float,
+    count: int,
+    exemplars: int,
+    least: float = 0.0,
+) -> list[tuple[NovelMode, Tensor]]:
+    """Modes of a mass above `least`, with exemplars among rows of `x`, and which rows are in."""
+    values, vectors = torch.linalg.eigh(novelty_of(x, y, eta))
+    least = max(least, 1e-9)
+    kept = [k for k in range(len(values) - 1, -1, -1) if float(values[k]) > least]
+    kept = kept[: 2 * count + 10]
+    if not kept:
+        return []
+    values, vectors = values[kept], vectors[:, kept]
+    parts = rows.split(rows_at_once(feature_map.rank))
+    scores = torch.cat([feature_map(part) @ vectors for part in parts])
+    turn = _untangled(scores, values)
+    vectors, scores = vectors @ turn, scores @ turn
+    shares = [torch.einsum("rk,rs,sk->k", vectors, m.plain_second, vectors) for m in (x, y)]
+    masses = shares[0] - eta * shares[1]
+    sign = torch.where(scores.sum(0) < 0, -1.0, 1.0)
+    scores = scores * sign
+    found: list[tuple[NovelMode, Tensor]] = []
+    taken: list[int] = []
+    for k in masses.argsort(descending=True).tolist():
+        best = scores[:, k].topk(min(exemplars, len(rows)))
+        # Only samples that are in the mode more than outside of it.
+        inside = [j for j, s in enumerate(best.values.tolist()) if s > best.values[0] / 2]
+        in_others = scores[best.indices[inside]][:, taken].mean(0) / scores[:, taken].amax(0)
+        if bool((in_others > PART_OF).any()):
+            continue
+        taken.append(k)
+        members = scores[:, k] > best.values[0] / 2
+        mode = NovelMode(
+            float(masses[k]),
+            float(shares[0][k]),
+            max(0.0, float(shares[1][k])),
+            float(members.double().mean()),
+            tuple(int(best.indices[j]) for j in inside),
+            tuple(float(best.values[j]) for j in inside),
+        )
+        found.append((mode, members))
+    return found[:count]
+
+
+def _untangled(
+    scores: Tensor, values: Tensor, near: float = 4.0
+) -> Tensor:  # (N, k), (k,) -> (k, k)
+    """A rotation among eigenvectors of near eigenvalues, after which samples are in few modes.
+
+    Eigenvalues that are less than so many times as large as others have eigenvectors that mix.
+    """
+    k = len(values)
+    turn = torch.eye(k, dtype=scores.dtype, device=scores.device)
+    start = 0
+    while start < k:
+        stop = start + 1
+        while stop < k and float(values[start]) < near * float(values[stop]):
+            stop += 1
+        if stop - start > 1:
+            turn[start:stop, start:stop] = _varimax(scores[:, start:stop])
+        start = stop
+    return turn
+
+
+def _varimax(scores: Tensor, rotations: int = 100) -> Tensor:  # (N, k) -> (k, k)
+    """The rotation that makes the fourth powers of scores largest (quartimax of the rows)."""
+    turn = torch.eye(scores.shape[1], dtype=scores.dtype, device=scores.device)
+    last = -1.0
+    for _ in range(rotations):
+        turned = scores @ turn
+        u, s, vh = torch.linalg.svd(scores.mT @ turned.pow(3))
+        turn = u @ vh
+        if float(s.sum()) <= last * (1 + 1e-10):
+            break
+        last = float(s.sum())
+    return turn
+
+
+def check_eta(eta: float) -> None:
+    """Refuse what cannot be how often."""
+    check_number("eta", eta)
+    if not 0 <= eta < math.inf:
+        raise OptionError(f"eta={eta}: must be a non-negative number.")
+
+
 StableRule: TypeAlias = Literal["stable"]
 RULES = ("median", "silverman", "stable")
 
 # Reasoned, no record.
+PART_OF = 0.25  # of a mode's best score: rows above are in it, and no mode of their own
+RESIDUAL = 1e-3  # of features of novelty
 EXACT_UP_TO = 2000  # samples, whose kernel matrix is decomposed
 CANDIDATES = 20_000
 
@@ -335,91 +486,6 @@ def feature_map_of(
     if isinstance(kernel, GaussianKernel):
         return nystrom_features(pooled, kernel, rank, tolerance, candidates=len(pooled), seed=seed)
     return kernel_features(pooled, kernel, rank, tolerance, len(pooled), seed)
-
-
-class Aim(NamedTuple):
-    """How good sketches shall be.
-
-    Attributes:
-        residual: The mean residual to begin with.
-        error: The certified error of sketches.
-        wanted: The largest error; None: as good as `most` features are.
-        most: How many features where no error is wanted.
-        most_for_wanted: How many where one is.
-        attempts: To reach it.
-    """
-
-    residual: float
-    error: Callable[[Sequence[Sketch]], float] = lambda _: 0.0
-    wanted: float | None = None
-    most: int = 1024
-    most_for_wanted: int = 4096
-    attempts: int = 3
-
-
-def fine_sketches(
-    sides: Sequence[Tensor],
-    kernel: GaussianKernel | PointKernel,
-    weights: Sequence[Tensor | None],
-    aim: Aim,
-    rank: int | None,
-    seed: int = 0,
-) -> list[Sketch]:
-    """Sketches of samples whose certified error is as small as wanted, or of the rank asked for.
-
-    Args:
-        sides: Sets of samples, sketched with one map.
-        kernel: The kernel.
-        weights: Of each set.
-        aim: What is wanted.
-        rank: Number of features, instead.
-        seed: Of the landmarks.
-    """
-    check_seed(seed)
-    wanted, residual = aim.wanted, aim.residual
-    if rank is not None:
-        check_count("rank", rank)
-        if wanted is not None:
-            raise OptionError("rank and tolerance are both given; give only one.")
-        return _sketched(sides, feature_map_of(sides, kernel, rank, None, seed), weights)
-    most = aim.most
-    if wanted is not None:
-        most = min(aim.most_for_wanted, max(len(s) for s in sides))
-    for _ in range(aim.attempts):
-        made = _sketched(sides, feature_map_of(sides, kernel, most, residual, seed), weights)
-        found = aim.error(made)
-        if wanted is None or found <= wanted:
-            return made
-        if made[0].feature_map.rank >= most:
-            break
-        residual *= wanted / found / 2
-    raise OptionError(
-        f"tolerance={wanted:g} is not reached: the certified error is {found:.2g} with "
-        f"{made[0].feature_map.rank} features. Allow a larger one, give a rank, or use a larger "
-        "variance."
-    )
-
-
-def residual_for(log_width: float, count: int) -> float:
-    """The mean residual `t` for which the entropy is known to a width: t log(n / t), about."""
-    t = log_width / math.log(max(3.0, count))
-    for _ in range(20):
-        t = log_width / math.log(max(3.0, count / t))
-    return t / 1.5  # rows that are no candidates have larger residuals
-
-
-def checked_tolerance(tolerance: float | None) -> None:
-    """Refuse what is no relative error."""
-    if tolerance is not None:
-        check_number("tolerance", tolerance)
-        if not 0 < tolerance < 1:
-            raise OptionError(f"tolerance={tolerance}: a relative error must be between 0 and 1.")
-
-
-def _sketched(
-    sides: Sequence[Tensor], features: FeatureMap, weights: Sequence[Tensor | None]
-) -> list[Sketch]:
-    return [Sketch(features).update(s, w) for s, w in zip(sides, weights, strict=True)]
 
 
 def _some(points: Tensor, count: int, seed: int) -> Tensor:

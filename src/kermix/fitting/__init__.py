@@ -19,10 +19,14 @@ def open_run(folder: Path | str) -> Run:
 
 
 def _kind(name: str | None) -> Kind:
-    if name in (TABLE, TARGET):
-        from kermix.tables.runs.table_run import TABLE_RUN, TARGET_RUN
+    if name == TABLE:
+        from kermix.tables.runs.table_run import TABLE_RUN
 
-        return TABLE_RUN if name == TABLE else TARGET_RUN
+        return TABLE_RUN
+    if name == TARGET:
+        from kermix.tables.runs.target_fit import TARGET_RUN
+
+        return TARGET_RUN
     if name == IMAGES:
         from kermix.images.generator_run import GENERATOR
 

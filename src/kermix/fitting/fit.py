@@ -72,13 +72,20 @@ def check_settings(settings: Mapping[str, Any], target: str | None) -> None:
         table_settings(own, None if target is None else 0)
     elif mixed := sorted(set(settings) & (OF_TABLES - _of_model(model))):
         raise OptionError(f"{mixed[0]} is a setting of the table model (model='table').")
-    if model not in ("codes", "code-mixture", "table"):
-        _of_rows({name: value for name, value in settings.items() if name != "budget"})
+    of_rows = {n: value for n, value in settings.items() if n in _names_of_rows(model)}
+    if of_rows:
+        _of_rows(of_rows)
 
 
 def _of_model(model: str | None) -> set[str]:
     """Settings of images, where a model of these is named."""
     return {*OF_IMAGES} if model in get_args(ImageModelName) else set()
+
+
+def _names_of_rows(model: str | None) -> set[str]:
+    """Settings of rows that tell nothing of other models, unless one of these is named."""
+    own = {*FOR_ROWS.names} - {"budget"}
+    return set() if model in ("codes", "code-mixture", "table") else own
 
 
 def _of_rows(settings: Mapping[str, Any]) -> FitSettings:

@@ -35,7 +35,6 @@ from kermix.checks import rows_at_once
 from kermix.data.images.labelled import LabelledImages, check_same_shape
 from kermix.distributed.processes import Ranks
 from kermix.errors import RunError
-from kermix.graphs import adam
 from kermix.images.augmentation import Augmentation
 from kermix.networks.image_networks import ImageClassifier, ImageShape, PlainCNN
 from kermix.networks.product_images import GaussianProductClassifier, ProductDesign
@@ -47,7 +46,7 @@ from kermix.training.checkpoints import (
     rebuilding,
     set_statistics,
 )
-from kermix.training.loop import Forward, Row, Task, learning_rate
+from kermix.training.loop import Forward, Row, Task, adam, learning_rate
 from kermix.training.product_settings import ProductSettings
 
 __all__ = [

@@ -143,7 +143,7 @@ def neighbourhoods(
         >>> neighbourhoods(x, x[:2], k=1)
         Neighbourhoods(precision=1.0, recall=0.5, density=1.0, coverage=0.5)
     """
-    return Neighbourhoods(*sample_distances.neighbour_values(real, generated, k)[0].tolist())
+    return Neighbourhoods(*sample_distances.neighbor_values(real, generated, k)[0].tolist())
 
 
 def nearest(images: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:  # (n,), (n,)

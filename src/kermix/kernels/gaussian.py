@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -147,8 +146,10 @@ class GaussianKernel:
             unit_norm: Whether the Gaussians are scaled to unit norm, which keeps the block matrix
                 of `R_F`, `P` and `R_G` positive definite when the variances differ.
         """
+        if self.symmetric:
+            return self._terms([2 * v for v in self.v_p], dimension)
         scales = [p + q for p, q in zip(self.v_p, self.v_q, strict=True)]
-        if not unit_norm or self.symmetric:
+        if not unit_norm:
             return self._terms(scales, dimension)
         log_overlaps = [
             dimension / 2 * (math.log(2) + (_log(p) + _log(q)) / 2 - _log(s))
@@ -371,11 +372,6 @@ def _checked_tensor(name: str, v: Tensor) -> Tensor:
     return v
 
 
-def _as_numbers(given: Any) -> tuple[float, ...]:
-    values = given.tolist() if isinstance(given, np.ndarray) else given
-    return tuple(float(u) for u in values) if isinstance(values, Sequence) else (float(values),)
-
-
 def _checked(name: str, v: Variance) -> tuple[float, ...] | Tensor:
     """Variances as numbers, or as the tensor that they were given as."""
     if isinstance(v, Tensor):
@@ -387,7 +383,8 @@ def _checked(name: str, v: Variance) -> tuple[float, ...] | Tensor:
             "closed forms of Gaussians (two variances, sketches, km.compare) support no other."
         )
     try:
-        numbers = _as_numbers(v)
+        given: Any = v.tolist() if hasattr(v, "tolist") else v
+        numbers = tuple(map(float, given if isinstance(given, Sequence) else (given,)))
     except (TypeError, ValueError):
         raise VarianceError(
             f"{name} is {v!r}; give a positive number, a list of them, or a tensor."

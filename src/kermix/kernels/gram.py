@@ -11,6 +11,7 @@ from kermix.checks import (
     LARGEST_EXPONENT,
     broadcast_shape,
     check_pair,
+    full_precision,
     has_triton,
     is_traced,
     working_dtype,
@@ -67,7 +68,7 @@ def gram(
                 [0.6065, 1.0000]])
     """
     check_pair(a, b, ("a", "b"))
-    with torch.autocast(a.device.type, enabled=False):
+    with full_precision(a.device):
         terms = as_kernel(v, b).cross_terms(a.shape[-1])
         matrix = gram_matrix(a, b, terms, working_dtype(a, b))
     found = matrix.to(torch.promote_types(a.dtype, b.dtype))
@@ -226,7 +227,9 @@ class _Gram(torch.autograd.Function):
             ctx.needs_input_grad[1],
             ctx.layout,
         )
-        of_terms = _gradients_of_terms(parts, distances, ctx.needs_input_grad[2:4])
+        of_terms: tuple[Tensor | None, Tensor | None] = None, None
+        if any(ctx.needs_input_grad[2:4]):
+            of_terms = _gradients_of_terms(parts, distances)
         return 2 * toward_b, None if toward_a is None else 2 * toward_a, *of_terms, *[None] * 4
 
 
@@ -349,12 +352,8 @@ def save_with_terms(
     ctx.save_for_backward(*tensors, *((rates, log_weights) if learned else ()))
 
 
-def _gradients_of_terms(
-    parts: list[Tensor], distances: Tensor | None, needed: tuple[bool, ...]
-) -> tuple[Tensor | None, Tensor | None]:
-    """With respect to the rates and the logarithms of the weights of the kernels, if needed."""
-    if not any(needed):
-        return None, None
+def _gradients_of_terms(parts: list[Tensor], distances: Tensor | None) -> tuple[Tensor, Tensor]:
+    """With respect to the rates and the logarithms of the weights of the kernels."""
     assert distances is not None
     rates = torch.stack([-(part * distances).sum() for part in parts])
     return rates, torch.stack([part.sum() for part in parts])

@@ -5,7 +5,13 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from kermix.checks import check_number, check_option, is_concrete, working_dtype
+from kermix.checks import (
+    check_number,
+    check_option,
+    full_precision,
+    is_concrete,
+    working_dtype,
+)
 from kermix.errors import OptionError, SampleError, ShapeError
 from kermix.info import Info, informative
 from kermix.linalg.polar import Polar, binary_unit, can_sync, polar_factor
@@ -82,7 +88,7 @@ def nuclear_norm(
     method = chosen_method(matrix) if method == "auto" else method
     if matrix.numel() == 0:
         return matrix.new_zeros(matrix.shape[:-2]), Info(method)
-    with torch.autocast(matrix.device.type, enabled=False):
+    with full_precision(matrix.device):
         work = matrix.to(dtype)
         if open_to_choice and may_be_low_rank(work):
             found = low_rank_polar(work.detach(), tolerance)

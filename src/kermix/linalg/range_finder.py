@@ -115,14 +115,15 @@ def low_rank_polar(matrix: Tensor, tolerance: float, seed: int = 0) -> tuple[Pol
         (32, True)
     """
     unit = binary_unit(matrix)
-    matrix = matrix if bool(unit == 1) else matrix / unit
+    is_unit = bool(unit == 1)
+    matrix = matrix if is_unit else matrix / unit
     times = FINDERS[matrix.device.type].least_of_effective_ranks
     largest = FINDERS[matrix.device.type].sizes(min(matrix.shape))[1]
     with full_products(matrix):
         if times is not None and times * _effective_rank(matrix) > largest:
             return None
         found = _low_rank_polar(matrix, tolerance, torch.Generator().manual_seed(seed))
-    return None if found is None else (found[0].times(unit[0, 0]), found[1])
+    return found if found is None or is_unit else (found[0].times(unit[0, 0]), found[1])
 
 
 def _low_rank_polar(

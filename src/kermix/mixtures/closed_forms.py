@@ -19,7 +19,11 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from kermix.checks import broadcast_shape, working_dtype
+from kermix.checks import (
+    broadcast_shape,
+    full_precision,
+    working_dtype,
+)
 from kermix.errors import OptionError, SizeError
 from kermix.kernels.distances import DIRECT_DIFFERENCES_UP_TO, squared_distances
 from kermix.mixtures.covariance import (
@@ -184,7 +188,7 @@ def elements_for_pair(kind: CovarianceKind, dim: int, at_points: bool) -> int:
 
 def log_density(components: Components, points: Tensor) -> Tensor:  # (*B, N, d) -> (*B, N)
     """Return log sum_k w_k N(x; m_k, S_k)."""
-    with components.full_precision():
+    with full_precision(components.means.device):
         kind = components.kind
         block = log_normal(points, None, components, kind)
         powers, factors = powers_and_factors(components.weights)
@@ -201,7 +205,7 @@ def log_density(components: Components, points: Tensor) -> Tensor:  # (*B, N, d)
 
 def log_pair_sum(p: Components, q: Components, distinct: bool = False) -> Tensor:  # (*B)
     """Return log sum_ij w_i w'_j N(m_i - m'_j; 0, S_i + S'_j); `distinct` leaves out i = j."""
-    with p.full_precision():
+    with full_precision(p.means.device):
         dtype = working_dtype(p.means, q.means)
         p, q = p.to(dtype), q.to(dtype)
         kind = max(p.kind, q.kind, key=KINDS.index)
@@ -366,7 +370,7 @@ def log_power_sum(components: Components, n: float, distinct: bool = False) -> T
         return log_of_sums([scaled_sum(powers, factors, -1)])
     size = _check_power_size(components, n, distinct)
     count, device = components.means.shape[-2], components.means.device
-    with components.full_precision():
+    with full_precision(components.means.device):
         log_products = _log_products(components)
 
         def block_sum(indices: Tensor, log_orders: Tensor) -> ScaledSum:
@@ -424,7 +428,7 @@ def log_squared_norms(components: Components) -> Tensor:  # (*B, K)
 
 
 def _by_rows(p: Components, q: Components, summed: bool) -> Tensor:
-    with p.full_precision():
+    with full_precision(p.means.device):
         dtype = working_dtype(p.means, q.means)
         own = q is p
         p = p.to(dtype)

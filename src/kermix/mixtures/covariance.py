@@ -1,9 +1,8 @@
 """Weighted Gaussians: the kinds of their covariances, checks, precision and factors."""
 
 import math
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
@@ -137,13 +136,6 @@ class Components:
     def batch_shape(self) -> torch.Size:
         """The axes before the components."""
         return self.means.shape[:-2]
-
-    def full_precision(self) -> AbstractContextManager[Any]:
-        """A context in which autocast does not touch what is computed."""
-        device = self.means.device.type
-        if torch.amp.is_autocast_available(device):
-            return torch.autocast(device, enabled=False)
-        return nullcontext()
 
     def expand(self, batch: _size) -> Self:
         """Repeat the components, without copying, to a larger batch shape."""

@@ -27,6 +27,7 @@ from kermix.checks import (
     check_count,
     check_pair,
     check_samples,
+    full_precision,
     normalized_weights,
     working_dtype,
 )
@@ -355,7 +356,7 @@ class GaussianMixture(ClosedForms, Distribution):
     def covariance_matrix(self) -> Tensor:
         """The covariance of the mixture, (*B, d, d)."""
         c = self._components
-        with c.full_precision():
+        with full_precision(c.means.device):
             _, gaps, middle = self._gaps()
             gaps = gaps - middle
             between = (c.weights.unsqueeze(-1) * gaps).mT @ gaps
@@ -398,7 +399,7 @@ class GaussianMixture(ClosedForms, Distribution):
         noise = torch.randn(
             copies * draws, dim, dtype=c.means.dtype, device=device, generator=generator
         )
-        with c.full_precision():
+        with full_precision(c.means.device):
             if c.kind == "full":
                 noise = _grouped_products(
                     cholesky_or_nan(c.covariances).flatten(0, -3), noise, labels

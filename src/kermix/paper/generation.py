@@ -24,7 +24,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from kermix.checks import check_pair, working_dtype
+from kermix.checks import (
+    check_pair,
+    full_precision,
+    working_dtype,
+)
 from kermix.costs.baselines import energy_distance, mode_coverage
 from kermix.costs.losses import MatrixLoss, ScalarLoss, SVDLoss, VectorLoss
 from kermix.costs.points import PointStatistics
@@ -81,7 +85,7 @@ def frobenius_cost(x: Tensor, y: Tensor, v: Kernel) -> Tensor:  # (*B,)
         tensor(6.)
     """
     sides = PointStatistics(x, y, v)
-    with sides.full_precision():
+    with full_precision(sides.device):
         cross = sides.cross_gram()
         log_cost = 2 * cross.log_scale + cross.matrix.square().sum((-2, -1)).log()
         return sides.in_callers_dtype(log_cost.exp())
@@ -97,7 +101,7 @@ def distance_nuclear_cost(
         tensor(1.)
     """
     check_pair(x, y)
-    with torch.autocast(x.device.type, enabled=False):
+    with full_precision(x.device):
         dtype = working_dtype(x, y)
         distances = squared_distances(y.to(dtype), x.to(dtype), same=y is x)
         # Scaled first: the sum of singular values of the largest distances must not overflow.

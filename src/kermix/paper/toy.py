@@ -33,7 +33,6 @@ from kermix.distributed.processes import Ranks
 from kermix.environment import environment
 from kermix.errors import RunError
 from kermix.files import write_json
-from kermix.graphs import adam
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.networks.generators import UniformPrior, reset_with
 from kermix.paper.artefact import (
@@ -50,7 +49,7 @@ from kermix.paper.artefact import (
 )
 from kermix.paper.generation import NOISE, V
 from kermix.paper.verdicts import best, decided, excess, of_seeds, similar_excess, spread
-from kermix.training.loop import Forward, Task, Trainer
+from kermix.training.loop import Forward, Task, Trainer, adam
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

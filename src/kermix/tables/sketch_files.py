@@ -20,8 +20,14 @@ from torch import Tensor
 
 from kermix.checks import check_option, with_options
 from kermix.data.readers.common import AS_FOUND, Reading, ReadingOptions, reading_of
-from kermix.data.readers.parts import Batch, Part
-from kermix.data.readers.reading import Files, open_files
+from kermix.data.readers.formats import (
+    Batch,
+    Part,
+)
+from kermix.data.readers.parts import (
+    Files,
+    open_files,
+)
 from kermix.data.sources import MixedRows
 from kermix.environment import __version__
 from kermix.errors import (

@@ -13,8 +13,11 @@ import torch
 from torch import Tensor
 
 from kermix.data.readers.common import Reading, load_pyarrow
-from kermix.data.readers.parts import Part
-from kermix.data.readers.reading import Files, open_files
+from kermix.data.readers.formats import Part
+from kermix.data.readers.parts import (
+    Files,
+    open_files,
+)
 from kermix.data.schema.schema import Schema
 from kermix.data.sources import MixedRows
 from kermix.errors import OptionError, SampleError, TableError

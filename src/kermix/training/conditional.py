@@ -18,7 +18,6 @@ from kermix.checks import check_samples
 from kermix.costs.losses import SVDLoss
 from kermix.distributed.processes import Ranks
 from kermix.errors import RunError, ShapeError
-from kermix.graphs import adam
 from kermix.kernels.gaussian import GaussianKernel
 from kermix.mixtures.mixture import GaussianMixture
 from kermix.networks.mixture_networks import (
@@ -29,7 +28,7 @@ from kermix.networks.scaled import Scaler
 from kermix.settings import check_name
 from kermix.training.checkpoints import check_declared, load_checkpoint, load_model, rebuilding
 from kermix.training.fit_settings import CONTEXTS, FitSettings
-from kermix.training.loop import Forward, Task, Trainer, gradients_on, learning_rate
+from kermix.training.loop import Forward, Task, Trainer, adam, gradients_on, learning_rate
 from kermix.training.objective import VarianceSchedule
 
 __all__ = [

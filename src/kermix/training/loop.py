@@ -11,7 +11,7 @@ is said by a `kermix.training.loop.Task`::
 import gc
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,10 +35,29 @@ from kermix.training.checkpoints import (
     tensors_of,
 )
 
-__all__ = ["Forward", "Row", "Task", "Trainer", "gradients_on", "learning_rate"]
+__all__ = ["Forward", "Row", "Task", "Trainer", "adam", "gradients_on", "learning_rate"]
 
 Row: TypeAlias = dict[str, float]
 Forward: TypeAlias = Callable[..., Any]
+
+
+def adam(
+    parameters: Iterable[Any],
+    device: torch.device,
+    kind: type[torch.optim.Adam] = torch.optim.Adam,
+    **options: Any,
+) -> torch.optim.Adam:
+    """Adam or AdamW; on a GPU in one launch, and such that a graph can hold it.
+
+    Args:
+        parameters: Parameters, or groups of them.
+        device: Where they are.
+        kind: Which of the two.
+        options: Of the optimizer; the learning rate is set in each step.
+    """
+    on_gpu = device.type == "cuda"
+    options |= {"fused": True, "capturable": True} if on_gpu else {}
+    return kind(parameters, lr=1.0, **options)
 
 
 def learning_rate(share: float, peak: float, last: float = 0.01, warmup: float = 0.02) -> float:

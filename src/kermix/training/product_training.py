@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kermix.distributed.processes import Ranks
-from kermix.graphs import adam
 from kermix.networks.product_binned import (
     ColumnBins,
     Grid,
@@ -30,7 +29,7 @@ from kermix.networks.product_binned import (
     shrink_to_rates,
 )
 from kermix.networks.product_rows import GaussianProduct, VariableLayer
-from kermix.training.loop import Forward, Row, Task, Trainer, learning_rate
+from kermix.training.loop import Forward, Row, Task, Trainer, adam, learning_rate
 from kermix.training.product_settings import ProductSettings
 
 __all__ = ["FittedTable", "MemberKeeper", "TableTask", "fit_table"]

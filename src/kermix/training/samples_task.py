@@ -14,14 +14,13 @@ from torch import Tensor, nn
 from kermix.costs.baselines import energy_distance
 from kermix.distributed.processes import Ranks
 from kermix.errors import OptionError
-from kermix.graphs import adam
 from kermix.networks.generators import ConvDecoder, MLPGenerator, make_prior
 from kermix.networks.mixture_networks import ContinuousMixtureNetwork, MixtureNetwork, MixtureTable
 from kermix.networks.scaled import ScaledModel, Scaler
 from kermix.settings import Strategy
 from kermix.training.checkpoints import RunningAverage
 from kermix.training.fit_settings import FitSettings
-from kermix.training.loop import Forward, Row, Task, Trainer, learning_rate
+from kermix.training.loop import Forward, Row, Task, Trainer, adam, learning_rate
 from kermix.training.objective import (
     LEAST_POINTS,
     Objective,

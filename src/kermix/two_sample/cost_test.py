@@ -17,6 +17,7 @@ from kermix.checks import (
     check_pair,
     check_samples,
     check_weights,
+    full_precision,
     rows_at_once,
     solve_dtype,
     with_options,
@@ -194,7 +195,7 @@ def two_sample_test(
     check_option("form", form, ("local", "exact"))
     kernels = _given_kernels(kernel, cost, variances)
     ridge = _chosen_ridge(ridge, kernels)
-    with torch.autocast(x.device.type, enabled=False):
+    with full_precision(x.device):
         generator = own_generator(seed)
         pooled = torch.cat([x, y]).to(solve_dtype(x.device))
         units = ExchangeableUnits.of(

@@ -38,8 +38,7 @@ from kermix.data.readers.common import (
     unpacking,
 )
 from kermix.data.readers.dialect import CsvLook, cell_ways, look_at_csv, one_byte_note
-from kermix.data.readers.formats import PART_BYTES
-from kermix.data.readers.parts import FileLook, Part
+from kermix.data.readers.formats import PART_BYTES, FileLook, Part
 from kermix.data.readers.text_columns import (
     CellType,
     ColumnJudge,

@@ -1,16 +1,20 @@
 """Files that are no text as Arrow tables: Parquet, Feather, JSON lines, Excel, NumPy, databases.
 
-What packed files announce is checked before memory is taken.
+What packed files announce is checked before memory is taken. A `Part` is what a file of any kind
+is read in, where it is larger than memory.
 """
 
 import io
 import math
 import sqlite3
 import zipfile
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,13 +34,16 @@ from kermix.data.readers.common import (
     opened,
     unpacking,
 )
-from kermix.data.readers.frames import without_missing
+from kermix.data.readers.frames import column_numbers, complete_rows, without_missing
 from kermix.data.readers.text_columns import read_words
 from kermix.errors import MissingExtraError, SizeError, TableError
 
 __all__ = [
     "PART_BYTES",
     "ROWS",
+    "Batch",
+    "FileLook",
+    "Part",
     "array_header",
     "numbers_of",
     "parquet_errors",
@@ -48,6 +55,78 @@ __all__ = [
 
 ROWS = 65_536  # of a batch: convention
 PART_BYTES = 2**24  # of a file, that are a part: convention
+
+
+class Batch(NamedTuple):
+    """Complete rows, and what was read for them."""
+
+    values: np.ndarray  # (n, d), n may be 0
+    dropped: int
+    size: int  # bytes, about
+
+
+@dataclass(frozen=True)
+class Part(ABC):
+    """A piece of a file that can be read by itself, on any machine that sees the file."""
+
+    address: str
+    columns: tuple[str, ...]
+    start: int
+    stop: int
+    size: int  # bytes
+    missing: tuple[str, ...] = ()  # cells that stand for a gap, beside those that always do
+
+    @abstractmethod
+    def tables(self) -> Iterator[tuple[Any, int]]:
+        """Arrow tables of its rows, some at a time, and about how many bytes each has."""
+
+    @abstractmethod
+    def piece(self, generator: np.random.Generator) -> "Part":
+        """A random piece of it, small where that is possible: for a look at the data."""
+
+    def place(self, row: int) -> str:
+        """What to call one of its rows in a message."""
+        return f"row {self.start + row}"
+
+    def batches(self) -> Iterator[Batch]:
+        """Its rows as numbers, without those that have a gap."""
+        row = 0
+        for values, size in self.values():
+            place = partial(self._place_after, row)
+            kept = complete_rows(values, self.columns, self.address, place)
+            yield Batch(kept, len(values) - len(kept), size)
+            row += len(values)
+
+    def _place_after(self, rows: int, row: int) -> str:
+        return self.place(rows + row)
+
+    def values(self) -> Iterator[tuple[np.ndarray, int]]:
+        """Its rows as numbers, NaN where there is a gap."""
+        for table, size in self.tables():
+            columns = [column_numbers(table.column(c)) for c in self.columns]
+            text = next((n for n, c in zip(self.columns, columns, strict=True) if c is None), None)
+            if text is not None:
+                raise TableError(f"{self.address}, column {text}: holds no numbers.")
+            yield np.stack(columns, axis=1), size  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class FileLook:
+    """What a look at a file tells."""
+
+    address: str
+    columns: tuple[str, ...]  # with numbers
+    all_columns: tuple[str, ...]
+    named: bool
+    parts: tuple[Part, ...]
+    notes: tuple[str, ...] = ()  # what was assumed
+    faults: Mapping[str, str] = field(default_factory=dict, hash=False)  # of columns, in words
+    explained: Mapping[str, str] = field(default_factory=dict, hash=False)  # why they are text
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The columns without numbers."""
+        return tuple(c for c in self.all_columns if c not in self.columns)
 
 
 def read_whole(path: Path, part: str | None, reading: Reading) -> tuple[Any, list[str]]:

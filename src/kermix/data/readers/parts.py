@@ -1,19 +1,20 @@
-"""Files in parts that can be read by themselves, and what a look at a file tells.
+"""Files of all kinds in parts that can be read by themselves, and several files as one.
 
 What is larger than memory is read so: Parquet and NumPy from anywhere, other files from their
 beginning.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, BinaryIO, NamedTuple
+from itertools import chain
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from kermix.data.readers.common import (
+    TEXT,
     Reading,
+    expand,
     is_index,
     is_remote,
     kind_of_file,
@@ -22,9 +23,12 @@ from kermix.data.readers.common import (
     size_of,
     split_part,
 )
+from kermix.data.readers.delimited import CsvPart, csv_file, numeric_names
 from kermix.data.readers.formats import (
     PART_BYTES,
     ROWS,
+    FileLook,
+    Part,
     array_header,
     numbers_of,
     parquet_errors,
@@ -32,82 +36,11 @@ from kermix.data.readers.formats import (
     without_index,
     without_numbers,
 )
-from kermix.data.readers.frames import column_numbers, complete_rows, without_missing
-from kermix.errors import TableError
+from kermix.data.readers.frames import without_missing
+from kermix.data.readers.text_columns import CellType, alike
+from kermix.errors import SchemaError, TableError
 
-__all__ = ["Batch", "FileLook", "Part", "look_at_file"]
-
-
-class Batch(NamedTuple):
-    """Complete rows, and what was read for them."""
-
-    values: np.ndarray  # (n, d), n may be 0
-    dropped: int
-    size: int  # bytes, about
-
-
-@dataclass(frozen=True)
-class Part(ABC):
-    """A piece of a file that can be read by itself, on any machine that sees the file."""
-
-    address: str
-    columns: tuple[str, ...]
-    start: int
-    stop: int
-    size: int  # bytes
-    missing: tuple[str, ...] = ()  # cells that stand for a gap, beside those that always do
-
-    @abstractmethod
-    def tables(self) -> Iterator[tuple[Any, int]]:
-        """Arrow tables of its rows, some at a time, and about how many bytes each has."""
-
-    @abstractmethod
-    def piece(self, generator: np.random.Generator) -> "Part":
-        """A random piece of it, small where that is possible: for a look at the data."""
-
-    def place(self, row: int) -> str:
-        """What to call one of its rows in a message."""
-        return f"row {self.start + row}"
-
-    def batches(self) -> Iterator[Batch]:
-        """Its rows as numbers, without those that have a gap."""
-        row = 0
-        for values, size in self.values():
-            place = partial(self._place_after, row)
-            kept = complete_rows(values, self.columns, self.address, place)
-            yield Batch(kept, len(values) - len(kept), size)
-            row += len(values)
-
-    def _place_after(self, rows: int, row: int) -> str:
-        return self.place(rows + row)
-
-    def values(self) -> Iterator[tuple[np.ndarray, int]]:
-        """Its rows as numbers, NaN where there is a gap."""
-        for table, size in self.tables():
-            columns = [column_numbers(table.column(c)) for c in self.columns]
-            text = next((n for n, c in zip(self.columns, columns, strict=True) if c is None), None)
-            if text is not None:
-                raise TableError(f"{self.address}, column {text}: holds no numbers.")
-            yield np.stack(columns, axis=1), size  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True)
-class FileLook:
-    """What a look at a file tells."""
-
-    address: str
-    columns: tuple[str, ...]  # with numbers
-    all_columns: tuple[str, ...]
-    named: bool
-    parts: tuple[Part, ...]
-    notes: tuple[str, ...] = ()  # what was assumed
-    faults: Mapping[str, str] = field(default_factory=dict, hash=False)  # of columns, in words
-    explained: Mapping[str, str] = field(default_factory=dict, hash=False)  # why they are text
-
-    @property
-    def others(self) -> tuple[str, ...]:
-        """The columns without numbers."""
-        return tuple(c for c in self.all_columns if c not in self.columns)
+__all__ = ["Files", "look_at_file", "open_files"]
 
 
 def numeric_columns(schema: Any) -> tuple[str, ...]:
@@ -331,3 +264,149 @@ def _npy_file(address: str) -> FileLook:
         for row in range(0, shape[0], step)
     )  # fmt: skip
     return FileLook(address, names, names, False, parts)
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files of the same columns, and the parts that they are read in."""
+
+    looks: tuple[FileLook, ...]
+    columns: tuple[str, ...]
+    parts: tuple[Part, ...]
+    ignored: tuple[str, ...]  # columns that are left out because they hold no numbers
+    notes: tuple[str, ...] = ()  # what was assumed
+    others: tuple[str, ...] = ()  # columns without numbers that are used
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where the files are."""
+        return tuple(look.address for look in self.looks)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all parts."""
+        return sum(part.size for part in self.parts)
+
+    def chosen(self, columns: Sequence[str] | None = None, typed: bool = False) -> "Files":
+        """The same files with other columns.
+
+        Args:
+            columns: Which; by default all that hold numbers.
+            typed: Whether columns of all kinds count.
+        """
+        return replace(_chosen_columns(self.looks, columns, typed), notes=self.notes)
+
+
+def open_files(
+    sources: Sequence[str],
+    columns: Sequence[str] | None = None,
+    typed: bool = False,
+    reading: Reading | None = None,
+) -> Files:
+    """Look at all files, and refuse those whose columns are not those of the first.
+
+    Args:
+        sources: Paths, globs, folders or fsspec addresses.
+        columns: Which columns to use; by default all that hold numbers.
+        typed: Whether columns of all kinds count.
+        reading: How text files are written, where that is known, and kinds of columns.
+    """
+    looks = [_looked_at(address, reading or Reading()) for address in expand(sources)]
+    return _chosen_columns(_alike(looks), columns, typed)
+
+
+def _alike(looks: list[FileLook]) -> tuple[FileLook, ...]:
+    """Text files whose columns have one type in all of them."""
+    types = {look.address: dict(part.types) for look in looks for part in look.parts[:1]
+             if isinstance(part, CsvPart)}  # fmt: skip
+    if len(types) > 1:
+        _make_alike(list(types.values()))
+    return tuple(_typed(look, types.get(look.address)) for look in looks)
+
+
+def _make_alike(types: Sequence[dict[str, CellType]]) -> None:
+    """Change the types of columns to those in which the rows of all files can be read."""
+    for name in {name for own in types for name in own}:
+        having = [own for own in types if name in own]
+        for own, kind in zip(having, alike([own[name] for own in having]), strict=True):
+            own[name] = kind
+
+
+def _typed(look: FileLook, types: Mapping[str, CellType] | None) -> FileLook:
+    """A file with other types of its columns, if it is text."""
+    if types is None:
+        return look
+    parts = tuple(replace(p, types=types) for p in look.parts)  # type: ignore[call-arg]
+    return replace(look, parts=parts, columns=numeric_names(types))
+
+
+def _chosen_columns(
+    looks: tuple[FileLook, ...], columns: Sequence[str] | None, typed: bool
+) -> Files:
+    shown = [replace(k, columns=k.all_columns) if typed else k for k in looks]
+    first = looks[0]
+    wanted = tuple(shown[0].columns if columns is None else columns)
+    if not wanted:
+        raise TableError(
+            f"{first.address}: no column holds numbers; it has {', '.join(first.all_columns)}."
+        )
+    strict = columns is None
+    parts = tuple(chain.from_iterable(_parts_of(k, shown[0], wanted, strict) for k in shown))
+    if not parts:
+        raise TableError(f"{first.address}: there are no rows in it, nor in any other file.")
+    files = Files(looks, wanted, parts, (), tuple(dict.fromkeys(_notes(looks))))
+    if typed:
+        return replace(files, others=tuple(c for c in first.others if c in wanted))
+    return replace(files, ignored=() if columns else first.others)
+
+
+def _notes(looks: Sequence[FileLook]) -> list[str]:
+    return [note for look in looks for note in look.notes]
+
+
+def _parts_of(
+    look: FileLook, first: FileLook, wanted: tuple[str, ...], strict: bool
+) -> list[Part]:
+    """The parts of a file with the columns that are wanted, which must be without a fault."""
+    names = _matched(look, first, wanted, strict)
+    for name, fault in look.faults.items():
+        if strict or name in names:
+            raise SchemaError(fault)
+    return [replace(part, columns=names) for part in look.parts]
+
+
+def _matched(
+    file: FileLook, first: FileLook, wanted: tuple[str, ...], strict: bool
+) -> tuple[str, ...]:
+    """The names that the wanted columns have in a file."""
+    if not (file.named and first.named) and strict:
+        if len(file.columns) != len(wanted):
+            raise TableError(
+                f"{file.address}: {len(file.columns)} columns of numbers, but {first.address} "
+                f"has {len(wanted)}."
+            )
+        return file.columns
+    for name in wanted:
+        if name not in file.columns:
+            raise TableError(
+                file.explained.get(name, f"{file.address}: {_why_not(name, file, first)}.")
+            )
+    extra = [c for c in file.columns if c not in wanted]
+    if strict and extra:
+        raise TableError(
+            f"{file.address}: column {extra[0]} is not in {first.address}. Name the columns to "
+            f"use: {','.join(wanted)}."
+        )
+    return wanted
+
+
+def _why_not(name: str, file: FileLook, first: FileLook) -> str:
+    if name in file.all_columns:
+        return f"column {name} holds no numbers"
+    other = "it" if file is first else f"{first.address} has it, and this file"
+    return f"there is no column {name}; {other} has {', '.join(file.all_columns)}"
+
+
+def _looked_at(address: str, reading: Reading) -> FileLook:
+    suffix, packed = kind_of_file(address)
+    return csv_file(address, reading, packed) if suffix in TEXT else look_at_file(address, reading)

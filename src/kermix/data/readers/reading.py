@@ -1,8 +1,7 @@
-"""The one reader of typed tables: files of every kind, whole or in parts, and tables in memory."""
+"""The one reader of typed tables: whole files of every kind, and tables in memory."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +16,18 @@ from kermix.data.readers.common import (
     load_pyarrow,
     split_part,
 )
-from kermix.data.readers.delimited import CsvPart, csv_file, numeric_names, read_csv
+from kermix.data.readers.delimited import read_csv
 from kermix.data.readers.formats import numbers_of, read_whole
 from kermix.data.readers.frames import Frame, as_frame, without_missing
 from kermix.data.readers.number_forms import without_marks
-from kermix.data.readers.parts import FileLook, Part, look_at_file
 from kermix.data.readers.text_columns import (
-    CellType,
     ColumnJudge,
     StrayWords,
-    alike,
     is_code_text,
 )
 from kermix.errors import SchemaError, TableError
 
-__all__ = ["Files", "open_files", "read_alike", "read_frame"]
+__all__ = ["read_alike", "read_frame"]
 
 
 def read_frame(source: Any, reading: Reading | None = None) -> tuple[Frame, list[str]]:
@@ -194,149 +190,3 @@ def _stray_words(frame: Frame, name: str, reading: Reading) -> StrayWords | None
     judge = ColumnJudge(".", asked)
     judge.look(column.cast(load_pyarrow().string()))
     return judge.stray_words(name)
-
-
-@dataclass(frozen=True)
-class Files:
-    """Files of the same columns, and the parts that they are read in."""
-
-    looks: tuple[FileLook, ...]
-    columns: tuple[str, ...]
-    parts: tuple[Part, ...]
-    ignored: tuple[str, ...]  # columns that are left out because they hold no numbers
-    notes: tuple[str, ...] = ()  # what was assumed
-    others: tuple[str, ...] = ()  # columns without numbers that are used
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """Where the files are."""
-        return tuple(look.address for look in self.looks)
-
-    @property
-    def size(self) -> int:
-        """Bytes of all parts."""
-        return sum(part.size for part in self.parts)
-
-    def chosen(self, columns: Sequence[str] | None = None, typed: bool = False) -> "Files":
-        """The same files with other columns.
-
-        Args:
-            columns: Which; by default all that hold numbers.
-            typed: Whether columns of all kinds count.
-        """
-        return replace(_chosen_columns(self.looks, columns, typed), notes=self.notes)
-
-
-def open_files(
-    sources: Sequence[str],
-    columns: Sequence[str] | None = None,
-    typed: bool = False,
-    reading: Reading | None = None,
-) -> Files:
-    """Look at all files, and refuse those whose columns are not those of the first.
-
-    Args:
-        sources: Paths, globs, folders or fsspec addresses.
-        columns: Which columns to use; by default all that hold numbers.
-        typed: Whether columns of all kinds count.
-        reading: How text files are written, where that is known, and kinds of columns.
-    """
-    looks = [_looked_at(address, reading or Reading()) for address in expand(sources)]
-    return _chosen_columns(_alike(looks), columns, typed)
-
-
-def _alike(looks: list[FileLook]) -> tuple[FileLook, ...]:
-    """Text files whose columns have one type in all of them."""
-    types = {look.address: dict(part.types) for look in looks for part in look.parts[:1]
-             if isinstance(part, CsvPart)}  # fmt: skip
-    if len(types) > 1:
-        _make_alike(list(types.values()))
-    return tuple(_typed(look, types.get(look.address)) for look in looks)
-
-
-def _make_alike(types: Sequence[dict[str, CellType]]) -> None:
-    """Change the types of columns to those in which the rows of all files can be read."""
-    for name in {name for own in types for name in own}:
-        having = [own for own in types if name in own]
-        for own, kind in zip(having, alike([own[name] for own in having]), strict=True):
-            own[name] = kind
-
-
-def _typed(look: FileLook, types: Mapping[str, CellType] | None) -> FileLook:
-    """A file with other types of its columns, if it is text."""
-    if types is None:
-        return look
-    parts = tuple(replace(p, types=types) for p in look.parts)  # type: ignore[call-arg]
-    return replace(look, parts=parts, columns=numeric_names(types))
-
-
-def _chosen_columns(
-    looks: tuple[FileLook, ...], columns: Sequence[str] | None, typed: bool
-) -> Files:
-    shown = [replace(k, columns=k.all_columns) if typed else k for k in looks]
-    first = looks[0]
-    wanted = tuple(shown[0].columns if columns is None else columns)
-    if not wanted:
-        raise TableError(
-            f"{first.address}: no column holds numbers; it has {', '.join(first.all_columns)}."
-        )
-    strict = columns is None
-    parts = tuple(chain.from_iterable(_parts_of(k, shown[0], wanted, strict) for k in shown))
-    if not parts:
-        raise TableError(f"{first.address}: there are no rows in it, nor in any other file.")
-    files = Files(looks, wanted, parts, (), tuple(dict.fromkeys(_notes(looks))))
-    if typed:
-        return replace(files, others=tuple(c for c in first.others if c in wanted))
-    return replace(files, ignored=() if columns else first.others)
-
-
-def _notes(looks: Sequence[FileLook]) -> list[str]:
-    return [note for look in looks for note in look.notes]
-
-
-def _parts_of(
-    look: FileLook, first: FileLook, wanted: tuple[str, ...], strict: bool
-) -> list[Part]:
-    """The parts of a file with the columns that are wanted, which must be without a fault."""
-    names = _matched(look, first, wanted, strict)
-    for name, fault in look.faults.items():
-        if strict or name in names:
-            raise SchemaError(fault)
-    return [replace(part, columns=names) for part in look.parts]
-
-
-def _matched(
-    file: FileLook, first: FileLook, wanted: tuple[str, ...], strict: bool
-) -> tuple[str, ...]:
-    """The names that the wanted columns have in a file."""
-    if not (file.named and first.named) and strict:
-        if len(file.columns) != len(wanted):
-            raise TableError(
-                f"{file.address}: {len(file.columns)} columns of numbers, but {first.address} "
-                f"has {len(wanted)}."
-            )
-        return file.columns
-    for name in wanted:
-        if name not in file.columns:
-            raise TableError(
-                file.explained.get(name, f"{file.address}: {_why_not(name, file, first)}.")
-            )
-    extra = [c for c in file.columns if c not in wanted]
-    if strict and extra:
-        raise TableError(
-            f"{file.address}: column {extra[0]} is not in {first.address}. Name the columns to "
-            f"use: {','.join(wanted)}."
-        )
-    return wanted
-
-
-def _why_not(name: str, file: FileLook, first: FileLook) -> str:
-    if name in file.all_columns:
-        return f"column {name} holds no numbers"
-    other = "it" if file is first else f"{first.address} has it, and this file"
-    return f"there is no column {name}; {other} has {', '.join(file.all_columns)}"
-
-
-def _looked_at(address: str, reading: Reading) -> FileLook:
-    suffix, packed = kind_of_file(address)
-    return csv_file(address, reading, packed) if suffix in TEXT else look_at_file(address, reading)

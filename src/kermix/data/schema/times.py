@@ -248,8 +248,8 @@ def time_note(
     dated = [word for word in some if DATED.search(word)]
     if not dated or 2 * len(dated) < len(some):
         return None
-    first, odd = _unlike(words, some)
-    why = f"but {odd!r} is not written so" if odd else "but not in a way that is known"
+    first, other = _unlike(words, some)
+    why = f"but {other!r} is not written so" if other else "but not in a way that is known"
     return (
         f"{name}: {(first or dated[0])!r} and others are dates or times, {why}, so it is "
         f"{becomes}. Write all as 2024-01-31 or 2024-01-31 12:30:00, name gaps (--missing), or "
@@ -267,9 +267,9 @@ def _unlike(words: Any, some: Sequence[str]) -> tuple[str | None, str | None]:
     if times is None or 2 * len(matching[best]) < len(some):
         return None, None
     same = compute.equal(write_times(times, FORMATS[best][0]), words).fill_null(False)
-    odd = words.filter(compute.invert(same))
+    other = words.filter(compute.invert(same))
     usual = words.filter(same)
-    return usual[0].as_py() if len(usual) else None, odd[0].as_py() if len(odd) else None
+    return usual[0].as_py() if len(usual) else None, other[0].as_py() if len(other) else None
 
 
 def _is_written_so(words: Any, form: str, unit: str) -> bool:

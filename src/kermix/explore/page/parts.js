@@ -45,7 +45,7 @@
           element("p", { class: "small quiet" }, `difference ${number(pair.difference)}`));
       });
       kermix.replace(place,
-        element("p", {}, `${found.samples} samples against ${found.rows} rows. Differences are total variation distances: 0 if equal, 1 if nothing is in common; two halves of the data differ by about ${number(s.pair_floor)} in a pair.`),
+        element("p", {}, `${found.samples} samples against ${found.rows} rows. Differences are total variation distances: 0 if equal, 1 if nothing is in common; if samples were like the data, pairs would differ by ${number(s.pair_floor)} on average, by chance.`),
         kermix.table("Scores", ["score", "value"], rows, (text) => text, true),
         element("h2", {}, "Columns, the most different first"), kermix.legend("data", "samples"), element("div", { class: "cards" }, ...cards),
         element("h2", {}, "Pairs, the most different first"), kermix.legend("data", "samples"),

@@ -25,6 +25,7 @@ __all__ = [
     "FrequentRows",
     "SharedRows",
     "chance_of_equal_rows",
+    "counted_once",
     "equal_pairs_by_columns",
     "poisson_tail",
     "read_once",
@@ -572,8 +573,12 @@ def _numbered_pairs(one: np.ndarray, two: np.ndarray) -> np.ndarray:
 class CountedOnce(NamedTuple):
     """Two tables without rows that repeat others, how many were left out, and how many there were.
 
-    Kinds and scales of columns are of the rows that count: a key has each value once. `shared` are
-    rows that both tables have, beyond coincidence.
+    Attributes:
+        read: The tables. Kinds and scales of columns are of the rows that count: a key has each
+            value once.
+        repeated: How many rows of each were left out.
+        sizes: How many rows there were.
+        shared: Rows that both tables have, beyond coincidence.
     """
 
     read: Sources
@@ -584,7 +589,13 @@ class CountedOnce(NamedTuple):
 
 def read_once(sources: Sequence[Any], reading: Reading, strict: bool = False) -> CountedOnce:
     """Read two tables, in which rows that repeat others beyond coincidence count once."""
-    read = read_sources(sources, reading, strict)
+    return counted_once(read_sources(sources, reading, strict), sources, reading, strict)
+
+
+def counted_once(
+    read: Sources, sources: Sequence[Any], reading: Reading, strict: bool
+) -> CountedOnce:
+    """The same of tables that are read already; they are read again if rows repeat others."""
     sizes = len(read.tables[0]), len(read.tables[1])
     rows = ComparedRows.of(read)
     again = repeats_beyond_coincidence(rows).split(sizes)

@@ -42,6 +42,7 @@ __all__ = [
     "share_change",
     "values_of_one",
     "variation",
+    "variation_by_chance",
 ]
 
 UNKNOWN = "(unknown)"
@@ -206,7 +207,7 @@ class Change(NamedTuple):
     """What changed most: in two words, and with its numbers."""
 
     short: str
-    told: str
+    description: str
 
 
 def change_of(values: ColumnValues, n: int) -> Change:
@@ -215,7 +216,7 @@ def change_of(values: ColumnValues, n: int) -> Change:
     Example:
         >>> numbers = np.concatenate([np.arange(100.0), np.arange(100.0) + 50])
         >>> change_of(ColumnValues("x", "number", numbers), 100)
-        Change(short='higher', told='median 49.5 -> 99.5')
+        Change(short='higher', description='median 49.5 -> 99.5')
     """
     if values.codes is not None:
         counts = (np.bincount(c, minlength=len(values.names)) for c in sides_of(values.codes, n))
@@ -231,7 +232,9 @@ def change_of(values: ColumnValues, n: int) -> Change:
     if of_gaps[0] < CLEAR:
         return found[1]
     first, then = (found, of_gaps) if found[0] >= of_gaps[0] else (of_gaps, found)
-    return Change(first[1].short, f"{first[1].told}; {then[1].short}, {then[1].told}")
+    return Change(
+        first[1].short, f"{first[1].description}; {then[1].short}, {then[1].description}"
+    )
 
 
 def change_of_counts(names: Sequence[str], a: np.ndarray, b: np.ndarray) -> Change:
@@ -244,9 +247,9 @@ def change_of_counts(names: Sequence[str], a: np.ndarray, b: np.ndarray) -> Chan
 
     Example:
         >>> change_of_counts(["A", "B", "H"], np.array([60, 40, 0]), np.array([55, 35, 10]))
-        Change(short='new H', told='0 % -> 10 %')
+        Change(short='new H', description='0 % -> 10 %')
         >>> change_of_counts(["A", "B", "H"], np.array([60, 40, 0]), np.array([59, 40, 1]))
-        Change(short='more H', told='0 -> 1 row')
+        Change(short='more H', description='0 -> 1 row')
     """
     counts = _ValueCounts.of(names, a, b)
     new, gone = new_and_gone(a, b)
@@ -257,7 +260,7 @@ def change_of_counts(names: Sequence[str], a: np.ndarray, b: np.ndarray) -> Chan
     words, spoken = counts.spoken(new, gone, renamed)
     if len(counts.both) == 1 and len(spoken) > 1:  # all that is left, or was there before
         moved = counts.change_of(int(counts.both[0]))
-    more = "" if moved is None else f"; {moved.short}, {moved.told}"
+    more = "" if moved is None else f"; {moved.short}, {moved.description}"
     return Change(", ".join(words), counts.changes(spoken) + more)
 
 
@@ -340,7 +343,7 @@ def values_of_one(values: ColumnValues, n: int) -> Change | None:
     Example:
         >>> codes = np.array([0] * 60 + [0] * 50 + [1] * 10)
         >>> values_of_one(ColumnValues("grade", "category", codes=codes, names=("A", "Z")), 60)
-        Change(short='more Z', told='Z: 0 -> 10 rows')
+        Change(short='more Z', description='Z: 0 -> 10 rows')
     """
     if values.codes is None:
         return None
@@ -350,11 +353,11 @@ def values_of_one(values: ColumnValues, n: int) -> Change | None:
     both = [*new, *gone]
     if not both:
         return None
-    told = [f"{names[k]}: {a[k]:,} -> {b[k]:,} rows" for k in both[:NAMED]]
+    description = [f"{names[k]}: {a[k]:,} -> {b[k]:,} rows" for k in both[:NAMED]]
     more = len(both) - NAMED
-    told += [f"{more} more value{'s' * (more > 1)}"] * (more > 0)
+    description += [f"{more} more value{'s' * (more > 1)}"] * (more > 0)
     first = names[both[0]]
-    return Change(f"more {first}" if len(new) else f"{first} less often", ", ".join(told))
+    return Change(f"more {first}" if len(new) else f"{first} less often", ", ".join(description))
 
 
 def new_and_gone(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -422,6 +425,13 @@ def variation(groups: np.ndarray, n: int) -> float:
     count = int(groups.max(initial=0)) + 1
     a, b = (np.bincount(g, minlength=count) / max(1, len(g)) for g in sides_of(groups, n))
     return float(np.abs(a - b).sum() / 2)
+
+
+def variation_by_chance(groups: np.ndarray, n: int) -> float:
+    """That to be expected of two samples of one distribution: shares are about normal."""
+    shares = np.bincount(groups) / len(groups)
+    unit = 1 / n + 1 / (len(groups) - n)
+    return float(np.sqrt(2 / math.pi * shares * (1 - shares) * unit).sum() / 2)
 
 
 def _of_numbers(values: ColumnValues, a: np.ndarray, b: np.ndarray) -> tuple[float, Change]:
@@ -495,13 +505,13 @@ def _place_change(
     place = moves.place
     if abs(place) < CLEAR:
         same = np.array_equal(np.sort(a), np.sort(b))
-        told = next(_middles(values, a, b))[1]
-        return abs(place), Change("the same" if same else "another shape", told)
+        description = next(_middles(values, a, b))[1]
+        return abs(place), Change("the same" if same else "another shape", description)
     words = ("later", "earlier") if values.kind == "time" else ("higher", "lower")
     word = words[0 if place > 0 else 1]
-    for grew, told in _middles(values, a, b):
+    for grew, description in _middles(values, a, b):
         if grew * place > 0:  # what is shown agrees with the word
-            return abs(place), Change(word, told)
+            return abs(place), Change(word, description)
     share = _percent(max(moves.above, 1 - moves.above))
     return abs(place), Change(f"mostly {word}", f"in {share} of pairs of rows")
 
@@ -633,8 +643,10 @@ def _listed(parts: Sequence[str]) -> str:
 
 def _gap_change(gaps: list[float], sizes: tuple[int, int]) -> tuple[float, Change]:
     word = "more gaps" if gaps[1] > gaps[0] else "fewer gaps"
-    told = f"{_percent(gaps[0])} -> {_percent(gaps[1])}"
-    return share_change(gaps, sizes), Change(word if gaps[0] != gaps[1] else "the same", told)
+    description = f"{_percent(gaps[0])} -> {_percent(gaps[1])}"
+    return share_change(gaps, sizes), Change(
+        word if gaps[0] != gaps[1] else "the same", description
+    )
 
 
 def share_change(shares: Sequence[float], sizes: tuple[int, int]) -> float:

@@ -341,7 +341,7 @@ def _where(result: Comparison, rows: ComparedRows, most_columns: int = 40) -> di
 
 
 def _column_line(column: ColumnVerdict, verdict: Verdict) -> str:
-    told = verdict.told_of(column).replace("->", "\N{RIGHTWARDS ARROW}")
+    told = verdict.description_of(column).replace("->", "\N{RIGHTWARDS ARROW}")
     return f"{told} (p = {column.pvalue:.2g})"
 
 

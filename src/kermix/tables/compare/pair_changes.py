@@ -27,7 +27,7 @@ def change_of_pair(first: ColumnValues, second: ColumnValues, n: int) -> Change:
         >>> y = np.concatenate([x[:100], x[:99:-1]])
         >>> one, two = (ColumnValues(name, "number", v) for name, v in (("x", x), ("y", y)))
         >>> change_of_pair(one, two, 100)
-        Change(short='the other way', told='rank correlation 1.00 -> -1.00')
+        Change(short='the other way', description='rank correlation 1.00 -> -1.00')
     """
     if first.numbers is not None and second.numbers is not None:
         both = zip(sides_of(first.numbers, n), sides_of(second.numbers, n), strict=True)

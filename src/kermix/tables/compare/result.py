@@ -240,7 +240,8 @@ class Comparison(AnswerFirst):
         Pairs of columns that differ together come after the columns that differ alone.
         """
         verdict = self.verdict
-        lines = [[c.column, p_text(c.pvalue), verdict.told_of(c)] for c in verdict.columns[:most]]
+        lines = [[c.column, p_text(c.pvalue), verdict.description_of(c)]
+                 for c in verdict.columns[:most]]  # fmt: skip
         pairs = [[" with ".join(p.columns), p_text(p.pvalue), f"{p.short}: {p.change}"]
                  for p in verdict.different_pairs[:NAMED]]  # fmt: skip
         at = len(verdict.different_columns)

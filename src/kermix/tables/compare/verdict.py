@@ -84,7 +84,7 @@ class ColumnVerdict:
         moved = self.kind == "time" and self.short in ("later", "earlier")
         return moved and (self.difference or 0.0) > MOVED_ON
 
-    def told(self, level: float) -> str:
+    def description(self, level: float) -> str:
         """What changed, if the column differs at a level."""
         if self.pvalue > level:
             return f"no clear difference; {self.only}" if self.only else "no clear difference"
@@ -200,20 +200,20 @@ class Verdict:
 
     def of_copies(self) -> list[str]:
         """What copies of rows may have done, where they count as rows of their own."""
-        told = []
+        description = []
         if self.frequent is not None:
-            told.append(self.frequent.sentence(self.names))
+            description.append(self.frequent.sentence(self.names))
         if within := self._of_rows(self.unexplained, "within {name} (about {coarse} of {all})"):
-            told.append(
+            description.append(
                 f"Rows repeat more often {_listed(within)} than chance explains, so that copies "
                 "alone may be what differs."
             )
         if within := self._of_rows(self.coinciding, "{count:,} of {all} in {name}"):
-            told.append(
+            description.append(
                 f"Many rows equal earlier ones ({_listed(within)}), as they do where few "
                 "different rows are possible; copies cannot be told from them."
             )
-        return told
+        return description
 
     def _of_rows(self, counts: tuple[int, int], text: str) -> list[str]:
         """A text for each set that has such rows."""
@@ -228,12 +228,12 @@ class Verdict:
         """Whether they differ, without what may mislead."""
         if self.pvalue is None:
             return f"No verdict: {self.method.removeprefix('none, ')}"
-        if told := self.too_few():
-            return told
+        if description := self.too_few():
+            return description
         p = p_said(self.pvalue)
         if self.different is False:
-            told = "" if self.shared is not None else self.detectable()
-            shift = f"; {told}" if told else ""
+            description = "" if self.shared is not None else self.detectable()
+            shift = f"; {description}" if description else ""
             return f"No difference found at level {self.level:g} ({p}{self._kept()}){shift}."
         return self._differ(p)
 
@@ -328,11 +328,11 @@ class Verdict:
         more = sum(c.column not in named for c in self.different_columns)
         return "" if not more else f"; {more} more column{'s differ' if more > 1 else ' differs'}"
 
-    def told_of(self, column: ColumnVerdict) -> str:
+    def description_of(self, column: ColumnVerdict) -> str:
         """What changed in a column, as surely as the sets differ."""
-        told = column.told(self.level)
+        description = column.description(self.level)
         doubtful = self.different is None and column.pvalue <= self.level
-        return f"{told}, unless by copies of rows" if doubtful else told
+        return f"{description}, unless by copies of rows" if doubtful else description
 
     def _nearest(self) -> str:
         """That nothing is clear by itself, and which column is nearest to it."""
@@ -497,8 +497,8 @@ class JudgementTask:
         only = values_of_one(values, n) if pvalue > self.level else None
         change = only or change_of(values, n)
         return ColumnVerdict(
-            found.column, pvalue, values.kind, change.short, change.told,
-            difference_of(values, n), only.told if only else "",
+            found.column, pvalue, values.kind, change.short, change.description,
+            difference_of(values, n), only.description if only else "",
         )  # fmt: skip
 
     def _pair(self, found: PairTest, pvalue: float) -> PairVerdict:

@@ -511,7 +511,7 @@ class DriftMonitor:
                 values = self._reader.compared(self._rows, rows).column(name)
                 change = change_of(values, len(self._rows))
             found.append(MovedColumn(name, pvalue) if change is None else
-                         MovedColumn(name, pvalue, change.short, change.told))  # fmt: skip
+                         MovedColumn(name, pvalue, change.short, change.description))  # fmt: skip
         return tuple(found)
 
     def _began(self, part: int) -> int:

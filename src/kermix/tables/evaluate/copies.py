@@ -567,9 +567,9 @@ def _usual(
     weight = some.values.isfinite().double()
     count = weight.sum(1, keepdim=True).clamp(min=1)
     near, value = places[some.indices].double(), values[some.indices]
-    centre = (weight * near).sum(1, keepdim=True) / count
+    center = (weight * near).sum(1, keepdim=True) / count
     mean = (weight[..., None] * value).sum(1) / count
-    off = weight * (near - centre)
+    off = weight * (near - center)
     slope = (off[..., None] * value).sum(1) / off.square().sum(1, keepdim=True).clamp(min=1e-300)
     steep = (weight.sum(1, keepdim=True) >= fewest) & (off.abs().sum(1, True) > 0)
-    return mean + torch.where(steep, (at[:, None] - centre) * slope, 0.0)
+    return mean + torch.where(steep, (at[:, None] - center) * slope, 0.0)

@@ -17,8 +17,14 @@ from kermix.data.dataset import column_names
 from kermix.data.readers.common import AS_FOUND, ReadingOptions, reading_of
 from kermix.data.sources import are_sketches
 from kermix.errors import SampleError
-from kermix.evaluation.diversity import RESIDUAL, check_eta, ken
-from kermix.evaluation.spectra import RULES, chosen_kernel, feature_map_of, refuse_beside_sketch
+from kermix.evaluation.spectra import (
+    RESIDUAL,
+    RULES,
+    check_eta,
+    chosen_kernel,
+    feature_map_of,
+    refuse_beside_sketch,
+)
 from kermix.kernels.gaussian import (
     GaussianKernel,
     Kernel,
@@ -58,7 +64,7 @@ from kermix.tables.evaluate.scores import (
     TableScores,
     distance_scores,
     kernel_in_words,
-    neighbour_scores_of,
+    neighbor_scores_of,
     number_of,
     ratio_bound,
     sdmetrics_scores,
@@ -83,6 +89,7 @@ def evaluate_sketches(real: Any, fake: Any, eta: float, level: float) -> Evaluat
         level: At which p-values sets are called different.
     """
     from kermix.costs.functions import svd_cost
+    from kermix.evaluation.diversity import ken
     from kermix.tables.compare.sketch_comparison import open_sketches
 
     names, (x, y) = open_sketches(real, fake, ("real", "fake"))
@@ -250,7 +257,7 @@ def evaluate(
         data, spaces, options["eta"], options["modes"], options["exemplars"], verdict, seed
     )
     say("neighbors", 0.7)
-    near = neighbour_scores_of(data, options["neighbors"], seed)
+    near = neighbor_scores_of(data, options["neighbors"], seed)
     say("distances", 0.8)
     distances = distance_scores(data, seed)
     say("memorizing", 0.85)
@@ -319,25 +326,25 @@ def _spaces(
 def _verdict(
     data: JudgedData, level: float, permutations: int, seed: int
 ) -> tuple[Verdict, ComparedRows]:
-    """The test and its rows."""
-    rows = _principal(data)
-    again = repeats_beyond_coincidence(rows)
-    repeated = int(again[: data.n].sum()), int(again[data.n :].sum())
-    if any(repeated):
-        rows = rows.some((~again).nonzero()[:, 0], data.n - repeated[0])
+    """The test and its rows, which are those of `km.compare`."""
+    if data.counted is None:
+        rows, repeated = _principal(data)
+    else:
+        rows, repeated = ComparedRows.of(data.counted.read), data.counted.repeated
     task = JudgementTask(rows, data.names, level, permutations, seed, repeated)
     return task.find().verdict, rows
 
 
-def _principal(data: JudgedData, most: int = 128, components: int = 64) -> ComparedRows:
-    """The rows; of very many nameless columns (convention), their principal components."""
-    if data.table or data.points.shape[1] <= most:
-        return data.rows
+def _principal(data: JudgedData, components: int = 64) -> tuple[ComparedRows, tuple[int, int]]:
+    """Principal components of rows, and how many were left out because they repeat others."""
     # A function of the pooled rows, whatever their order: labels can still be exchanged.
-    centred = data.points - data.points.mean(0)
-    _, vectors = torch.linalg.eigh(centred.mT @ centred)
-    turned = centred @ vectors[:, -components:]
-    return ComparedRows(turned, data.n, tuple(column_names(components)))
+    centered = data.points - data.points.mean(0)
+    _, vectors = torch.linalg.eigh(centered.mT @ centered)
+    turned = centered @ vectors[:, -components:]
+    rows = ComparedRows(turned, data.n, tuple(column_names(components)))
+    again = repeats_beyond_coincidence(rows)
+    repeated = int(again[: data.n].sum()), int(again[data.n :].sum())
+    return rows.some((~again).nonzero()[:, 0], data.n - repeated[0]), repeated
 
 
 def _classifier(verdict: Verdict) -> Iterator[Score]:

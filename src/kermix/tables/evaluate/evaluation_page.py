@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kermix.evaluation.diversity import NovelMode
+from kermix.evaluation.spectra import NovelMode
 from kermix.pages.charts import gauge
 from kermix.pages.page import Page
 from kermix.pages.plot import Svg
@@ -74,8 +74,8 @@ def _modes(
     found: list[dict[str, Any]] = []
     for mode in modes:
         line = f"The samples have {told} such rows, by about {percent(mode.excess)} of all."
-        if data.pictures is not None:
-            pictures = data.pictures[0 if of_real else 1]
+        if data.images is not None:
+            pictures = data.images[0 if of_real else 1]
             found.append({"line": line, "png": _sheet(pictures[list(mode.exemplars)])})
         else:
             rows = [[str(r), *_cells(data, names, start + r)] for r in mode.exemplars]
@@ -93,8 +93,8 @@ def _copies(found: Evaluation, data: JudgedData, names: Sequence[str]) -> dict[s
         shares += f", about {percent(memory.memorized)} near copies, those among them"
     told: dict[str, Any] = {"shares": shares, "pvalue": memory.pvalue, "png": None}
     pairs = memory.rows[:10]
-    if data.pictures is not None:
-        real, fake = data.pictures
+    if data.images is not None:
+        real, fake = data.images
         shown = torch.cat([fake[[a for a, _ in pairs]], real[[b for _, b in pairs]]])
         return {**told, "png": _sheet(shown, len(pairs))}
     rows = [

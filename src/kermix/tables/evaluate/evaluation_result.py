@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from kermix.errors import OptionError
-from kermix.evaluation.diversity import NovelMode
+from kermix.evaluation.spectra import NovelMode
 from kermix.tables.compare.result import AnswerFirst, Shown, aligned
 from kermix.tables.compare.verdict import LITTLE, SURELY, Verdict, auc_text, p_said
 from kermix.tables.evaluate.copies import FEWEST_HELD_OUT, Memorizing, Panel

@@ -36,6 +36,7 @@ from kermix.sketches.accumulation import (
     summed,
 )
 from kermix.sketches.features import FeatureMap
+from kermix.tables.compare.coincidence import CountedOnce, counted_once
 from kermix.tables.compare.column_changes import ComparedRows
 from kermix.two_sample.error_bars import jackknife_variance
 
@@ -53,6 +54,7 @@ __all__ = [
 
 # Reasoned, no record.
 PARTS = 10
+NAMELESS_UP_TO = 128  # columns; of more, principal components are compared: a convention
 
 
 class Jackknife(NamedTuple):
@@ -191,6 +193,8 @@ class JudgedData:
         n: How many are real.
         held_out: Held-out real points, (k, d).
         rows: The rows in the user's columns, coded by both sets together.
+        counted: The same without rows that repeat others, as `km.compare` has them; None of very
+            many nameless columns (convention).
         every: Real, fake and held-out rows, coded by the real ones alone.
         table: Whether columns have names of their own.
         pictures: Real and fake pictures as bytes or numbers, (n, c, h, w) each.
@@ -202,9 +206,10 @@ class JudgedData:
     n: int
     held_out: Tensor | None
     rows: ComparedRows
+    counted: CountedOnce | None
     every: ComparedRows
     table: bool
-    pictures: tuple[Tensor, Tensor] | None
+    images: tuple[Tensor, Tensor] | None
     notes: tuple[str, ...]
 
     @property
@@ -242,31 +247,34 @@ def read_judged(
         strict: Whether both tables must have the same columns.
     """
     opened = [_opened(s) for s in (real, fake, held_out)]
-    pictures = _pictures(opened)
-    given = _as_rows(opened, embed, pictures is not None)
+    images = _images(opened)
+    given = _as_rows(opened, embed, images is not None)
     read = read_sources(given[:2], reading, strict)
     first, second = read.tables
     names = _names((real, fake), (first.name, second.name))
     rows = ComparedRows.of(read)
-    table = _has_names(given[0]) and pictures is None and embed is None
+    table = _has_names(given[0]) and images is None and embed is None
     notes = list(read.notes)
     every = _coded_by_real(read, given[2], reading)
     asked: Any = ("auto" if table else False) if standardize is None else standardize
     points = _points(every, len(first), asked, notes)
+    counted = None
+    if table or points.shape[1] <= NAMELESS_UP_TO:
+        counted = counted_once(read, given[:2], reading, strict)
     both, held = len(rows.pooled), len(every.pooled) > len(rows.pooled)
     if shown is not None:
-        pictures = _pictures_of(shown, (len(first), len(second)))
+        images = _images_of(shown, (len(first), len(second)))
     return JudgedData(
-        names, points[:both], len(first), points[both:] if held else None, rows, every, table,
-        pictures, tuple(notes),
+        names, points[:both], len(first), points[both:] if held else None, rows, counted, every,
+        table, images, tuple(notes),
     )  # fmt: skip
 
 
-def _as_rows(opened: list[Any], embed: Embedding | None, pictures: bool) -> list[Any]:
+def _as_rows(opened: list[Any], embed: Embedding | None, images: bool) -> list[Any]:
     """Embeddings, if anything embeds; of pictures, their numbers."""
     if embed is not None:
-        return [None if s is None else _embedded(s, embed, pictures) for s in opened]
-    return [s.values if pictures and isinstance(s, Dataset) else s for s in opened]
+        return [None if s is None else _embedded(s, embed, images) for s in opened]
+    return [s.values if images and isinstance(s, Dataset) else s for s in opened]
 
 
 def _points(every: ComparedRows, n: int, standardize: Any, notes: list[str]) -> Tensor:
@@ -387,7 +395,7 @@ def _not_there(path: Path, name: str | None, names: list[str]) -> str:
     return f"{path} holds the tensors {', '.join(names) or 'none'}; {asked}."
 
 
-def _pictures(given: list[Any]) -> tuple[Tensor, Tensor] | None:
+def _images(given: list[Any]) -> tuple[Tensor, Tensor] | None:
     """The pictures of both sets, if both are pictures of one shape."""
     sets = [(s.stored, s.image) for s in given if isinstance(s, Dataset) and s.image is not None]
     if not sets:
@@ -405,22 +413,22 @@ def _pictures(given: list[Any]) -> tuple[Tensor, Tensor] | None:
     return one, two
 
 
-def _pictures_of(folders: tuple[Any, Any], rows: tuple[int, int]) -> tuple[Tensor, Tensor]:
+def _images_of(folders: tuple[Any, Any], rows: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """Pictures in folders, in the order of their names: one for each row."""
-    found = _pictures([_opened(folder) for folder in folders])
+    found = _images([_opened(folder) for folder in folders])
     if found is None:
-        raise ImageError(f"pictures={folders}: give two folders of images.")
-    for folder, pictures, count in zip(folders, found, rows, strict=True):
-        if len(pictures) != count:
-            raise ImageError(f"{folder} holds {len(pictures)} images for {count} embeddings.")
+        raise ImageError(f"images={folders}: give two folders of images.")
+    for folder, images, count in zip(folders, found, rows, strict=True):
+        if len(images) != count:
+            raise ImageError(f"{folder} holds {len(images)} images for {count} embeddings.")
     return found
 
 
-def _embedded(source: Any, embed: Embedding, pictures: bool, batch: int = 256) -> Tensor:
+def _embedded(source: Any, embed: Embedding, images: bool, batch: int = 256) -> Tensor:
     """What a callable makes of rows, in batches."""
     if isinstance(source, Dataset):
         rows = source.stored
-        shape = source.image if pictures else None
+        shape = source.image if images else None
     else:
         table = read_table(source)
         rows, shape = table.values, None

@@ -5,7 +5,6 @@ sums over parts of the sets. The differences of columns are those that `km.compa
 SDMetrics is installed, it computes its own scores.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -17,19 +16,19 @@ import torch
 from torch import Tensor
 
 from kermix.costs.moments import fidelity, svd_interval
-from kermix.evaluation.diversity import (
+from kermix.evaluation.sample_distances import (
+    frechet_of_moments,
+    kernel_distance,
+    neighbor_scores,
+)
+from kermix.evaluation.spectra import (
     NovelMode,
     diversity_of,
     modes_of,
     novelty_of,
     novelty_score,
+    spectrum_of_moments,
 )
-from kermix.evaluation.sample_distances import (
-    frechet_of_moments,
-    kernel_distance,
-    neighbour_scores,
-)
-from kermix.evaluation.spectra import spectrum_of_moments
 from kermix.kernels.gaussian import GaussianKernel
 from kermix.kernels.others import PointKernel
 from kermix.sketches.accumulation import Moments
@@ -41,6 +40,7 @@ from kermix.tables.compare.column_changes import (
     pair_groups,
     sides_of,
     variation,
+    variation_by_chance,
 )
 from kermix.tables.compare.verdict import Verdict, p_text
 from kermix.tables.evaluate.judged_data import (
@@ -61,7 +61,7 @@ __all__ = [
     "TableScores",
     "distance_scores",
     "kernel_in_words",
-    "neighbour_scores_of",
+    "neighbor_scores_of",
     "number_of",
     "ratio_bound",
     "sdmetrics_scores",
@@ -130,16 +130,16 @@ READINGS = {
 }
 
 
-def neighbour_scores_of(
-    data: JudgedData, neighbours: int, seed: int, most: int = 5000
+def neighbor_scores_of(
+    data: JudgedData, neighbors: int, seed: int, most: int = 5000
 ) -> list[Score]:
     """Precision, recall, density and coverage of as many rows of each set, at most so many."""
     rows = min(data.n, len(data.fake), most)
-    if rows <= neighbours:
+    if rows <= neighbors:
         return []
     real, fake = (_some(s, rows, seed) for s in (data.real, data.fake))
-    found = neighbour_scores(real, fake, neighbours, seed)
-    if_same = {"density": 1.0, "coverage": _coverage_if_same(rows, neighbours)}
+    found = neighbor_scores(real, fake, neighbors, seed)
+    if_same = {"density": 1.0, "coverage": _coverage_if_same(rows, neighbors)}
     return [
         Score(name, name, "neighbors", value, error, None, if_same.get(name), None, rows,
               max(1000, needed_rows(rows, WANTED, error)), READINGS[name])
@@ -147,10 +147,10 @@ def neighbour_scores_of(
     ]  # fmt: skip
 
 
-def _coverage_if_same(rows: int, neighbours: int) -> float:
+def _coverage_if_same(rows: int, neighbors: int) -> float:
     """The probability that not all k nearest of 2 n - 1 other rows are real (Naeem et al.)."""
     none = 1.0
-    for i in range(neighbours):
+    for i in range(neighbors):
         none *= (rows - 1 - i) / (2 * rows - 1 - i)
     return 1 - none
 
@@ -172,8 +172,8 @@ def distance_scores(data: JudgedData, seed: int, most_dimensions: int = 2048) ->
 def _frechet(data: JudgedData, rows: int, seed: int, few_dimensions: int = 256) -> Score:
     """With an error bar of ten parts, or of two where there are not few dimensions."""
     parts = PARTS if data.points.shape[1] <= few_dimensions else 2
-    centre = data.real.mean(0)
-    sums = [_sums(_some(s, rows, seed) - centre, parts) for s in (data.real, data.fake)]
+    center = data.real.mean(0)
+    sums = [_sums(_some(s, rows, seed) - center, parts) for s in (data.real, data.fake)]
 
     def value_of(left_out: int | None) -> float:
         sides = [_moments([p for k, p in enumerate(s) if k != left_out]) for s in sums]
@@ -524,15 +524,8 @@ def _differences(
     grouped: Sequence[tuple[tuple[str, ...], np.ndarray]], n: int
 ) -> TableDifferences:
     each = tuple((names, variation(groups, n)) for names, groups in grouped)
-    by_chance = [_by_chance(groups, n) for _, groups in grouped]
+    by_chance = [variation_by_chance(groups, n) for _, groups in grouped]
     return TableDifferences(each, float(np.mean(by_chance)) if by_chance else 0.0)
-
-
-def _by_chance(groups: np.ndarray, n: int) -> float:
-    """The total variation to be expected of equal distributions: shares are about normal."""
-    shares = np.bincount(groups) / len(groups)
-    unit = 1 / n + 1 / (len(groups) - n)
-    return float(np.sqrt(2 / math.pi * shares * (1 - shares) * unit).sum() / 2)
 
 
 def sdmetrics_scores(rows: ComparedRows) -> list[tuple[str, str, float]]:

@@ -456,8 +456,10 @@ class TableCells:
         return self.layout.exact.settled(encoded, flags, given[:, :base])[0]
 
     def _equal(self, arrays: dict[str, Any], codes: Tensor, seen: Tensor) -> dict[str, Any]:
-        base = self.layout.table_columns
-        links = self.layout.columns - len(self.layout.links)
-        own, given = codes[:, links:].cpu().numpy(), seen[:, :base].cpu().numpy()
-        found = equalize(self.schema, self.layout.links, arrays, own, given)
-        return same_cells(self.schema, self.layout.equal_pairs, found, given)
+        layout, given = self.layout, seen[:, : self.layout.table_columns].cpu().numpy()
+        if layout.links:
+            own = codes[:, layout.columns - len(layout.links) :].cpu().numpy()
+            arrays = equalize(self.schema, layout.links, arrays, own, given)
+        if layout.equal_pairs:
+            arrays = same_cells(self.schema, layout.equal_pairs, arrays, given)
+        return arrays

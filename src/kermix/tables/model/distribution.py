@@ -1,6 +1,7 @@
 """The distribution of one column, given others: probabilities, quantiles, draws."""
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -8,18 +9,22 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.polynomial.hermite_e import hermegauss
+from torch import Tensor
 
 from kermix.checks import rows_at_once
 from kermix.data.readers.frames import build_frame
 from kermix.data.schema.columns import CategoryColumn, NumberColumn, rounded
 from kermix.data.schema.times import time_cells, zone_of
 from kermix.errors import OptionError
+from kermix.tables.model.layout import TableLayout
 from kermix.tables.model.network import ColumnParts, TableNetwork, log_scales_of
 
-__all__ = ["ColumnDistribution", "column_distribution"]
+__all__ = ["ColumnDistribution", "column_distribution", "conditional_distribution"]
 
 # Reasoned, no record.
 HALVINGS = 80
+POINT = 1e-9  # deviation of a Gaussian that stands for one number, on the scale of normal scores
+NEGLIGIBLE = 1e-6  # probability of a case that is not looked at
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +67,47 @@ class ColumnDistribution:
         if self.column.has_missing:
             found = found[:, :-1]
         return np.asarray(found / found.sum(1, keepdims=True).clip(min=1e-300))
+
+    @classmethod
+    def certain(
+        cls, column: CategoryColumn | NumberColumn, codes: np.ndarray, scores: np.ndarray | None
+    ) -> "ColumnDistribution":
+        """Of cells that are known.
+
+        Args:
+            column: Their column.
+            codes: Of the cells, (rows,).
+            scores: Normal scores of numbers, (rows,); None for a category.
+        """
+        probabilities = np.eye(len(column.code_names))[codes]
+        if scores is None:
+            return cls(column, probabilities)
+        one = np.ones((len(codes), 1))
+        return cls(column, probabilities, one, scores[:, None].astype(np.float64), POINT * one)
+
+    @staticmethod
+    def mixture(
+        cases: Sequence[tuple[np.ndarray, "ColumnDistribution"]],
+    ) -> "ColumnDistribution":
+        """What holds where one of some cases does.
+
+        Args:
+            cases: The probability of each case in each row, (rows,), and what holds then.
+        """
+        column = cases[0][1].column
+        probabilities = sum(share[:, None] * found.probabilities for share, found in cases)
+        assert isinstance(probabilities, np.ndarray)
+        if not isinstance(column, NumberColumn):
+            return ColumnDistribution(column, probabilities)
+        inside = [share * found.probabilities[:, 0] for share, found in cases]
+        # Where all mass is on atoms and gaps, no Gaussian counts, but their weights sum to one.
+        total = np.maximum(sum(inside), 1e-300)
+        shares = [np.where(total > 1e-300, one / total, share)
+                  for one, (share, _) in zip(inside, cases, strict=True)]  # fmt: skip
+        gaussians = [found._gaussians() for _, found in cases]
+        weights = [share[:, None] * own[0] for share, own in zip(shares, gaussians, strict=True)]
+        means, scales = (np.concatenate([own[k] for own in gaussians], 1) for k in (1, 2))
+        return ColumnDistribution(column, probabilities, np.concatenate(weights, 1), means, scales)
 
     def repeated(self, times: int, whole: bool = False) -> "ColumnDistribution":
         """The distribution of the first row, or of all rows in turn, repeated this many times."""
@@ -385,3 +431,120 @@ def column_distribution(
         )
     )
     return ColumnDistribution(column, probabilities, weights, means, scales)
+
+
+@torch.no_grad()
+def conditional_distribution(
+    network: TableNetwork,
+    parts_of: Callable[[tuple[Tensor, Tensor, Tensor]], ColumnParts],
+    place: int,
+    columns: Sequence[CategoryColumn | NumberColumn],
+    cells: tuple[Tensor, Tensor, Tensor],
+) -> ColumnDistribution:
+    """The distribution of a column given cells, with what follows from them as samples have it.
+
+    Whether a relation that tells the column holds, and whether the column equals another, is as
+    likely as the network says; where it does, the column is known.
+
+    Args:
+        network: The model.
+        parts_of: What the network says of some cells.
+        place: The column's place among those that are modelled.
+        columns: These.
+        cells: Codes, numbers and which of them are seen, without those of the column.
+    """
+    layout = network.layout
+    codes, values, seen = cells[0].clone(), cells[1].double(), cells[2].clone()
+    deciders, before = layout.deciders(place, seen)
+    for decider in before:
+        layout.transferred(codes, values, seen)
+        chances = _chances(layout, parts_of((codes, values.float(), seen)), decider)
+        codes[:, decider] = torch.where(seen[:, decider], codes[:, decider], chances.argmax(1))
+        seen[:, decider] = True
+    return _by_cases(network, parts_of, place, columns, (codes, values, seen), deciders)
+
+
+def _by_cases(
+    network: TableNetwork,
+    parts_of: Callable[[tuple[Tensor, Tensor, Tensor]], ColumnParts],
+    place: int,
+    columns: Sequence[CategoryColumn | NumberColumn],
+    cells: tuple[Tensor, Tensor, Tensor],
+    deciders: Sequence[int],
+) -> ColumnDistribution:
+    """The mixture over what the deciders may be, one after the other."""
+    layout, (codes, values, seen) = network.layout, cells
+    parts = parts_of((codes, values.float(), seen))
+    if not deciders or not len(codes):
+        found = column_distribution(network, parts, place, columns[place])
+        numbers = network.linked_numbers(codes, seen)
+        return found if numbers is None else found.as_number(numbers[:, place].cpu().numpy())
+    decider, *others = deciders
+    chances = _chances(layout, parts, decider)
+    cases = []
+    for code in range(chances.shape[1]):
+        chosen = torch.where(seen[:, decider], codes[:, decider] == code, chances[:, code])
+        share = chosen.double().cpu().numpy()
+        if share.max(initial=0.0) < NEGLIGIBLE:
+            continue
+        case = codes.clone(), values.clone(), seen.clone()
+        case[0][:, decider], case[2][:, decider] = code, True
+        _follow(layout, case, place)
+        known = case[2][:, place].cpu().numpy()
+        if (share * known).any():
+            told = _told(layout, decider, place, columns, case)
+            cases.append((share * known, told))
+        if (share * ~known).max(initial=0.0) >= NEGLIGIBLE or not cases:
+            open_ = _by_cases(network, parts_of, place, columns, case, others)
+            cases.append((share * ~known, open_))
+    total = sum(share for share, _ in cases)
+    return ColumnDistribution.mixture([(share / total, found) for share, found in cases])
+
+
+def _follow(layout: TableLayout, case: tuple[Tensor, Tensor, Tensor], place: int) -> None:
+    """Fill in what follows from cells that are seen, the column computed back if need be."""
+    layout.transferred(*case)
+    if layout.exact is not None and not bool(case[2][:, place].all()):
+        layout.exact.solve(*case)
+        layout.transferred(*case)
+
+
+def _told(
+    layout: TableLayout,
+    decider: int,
+    place: int,
+    columns: Sequence[CategoryColumn | NumberColumn],
+    case: tuple[Tensor, Tensor, Tensor],
+) -> ColumnDistribution:
+    """What a decider says that a column is, in rows in which it is known."""
+    codes, values, seen = (cells.cpu() for cells in case)
+    column, number = columns[place], int(layout.number_of_column[place])
+    known = np.where(seen[:, place].numpy(), codes[:, place].numpy(), 0)
+    if not isinstance(column, NumberColumn):
+        return ColumnDistribution.certain(column, known, None)
+    scores = values[:, number].numpy()
+    link = decider - (layout.columns - len(layout.links))
+    if link >= 0:  # links move scores between two columns by a table, numbers are exact
+        ends = layout.links[link].first, layout.links[link].second
+        other = ends[0] if ends[1] in layout.equal_to(place) else ends[1]
+        source = columns[other]
+        assert isinstance(source, NumberColumn)
+        moved = values[:, int(layout.number_of_column[other])].numpy()
+        numbers = source.numbers_of(codes[:, other].numpy(), moved)
+        if source.decimals is not None:
+            numbers = rounded(numbers, source.decimals)
+        exact = ColumnDistribution.certain(column, known, scores)
+        known, scores = exact.coded(numbers + source.origin - column.origin)
+    there = seen[:, place].numpy() & np.isfinite(
+        scores
+    )  # others count for nothing, but are numbers
+    return ColumnDistribution.certain(column, known, np.where(there, scores, 0.0))
+
+
+def _chances(layout: TableLayout, parts: ColumnParts, decider: int) -> Tensor:  # (N, C)
+    """How likely each code of a decider is: no exception where the fitted table has none."""
+    first = int(layout.offsets[decider])
+    logits = parts.logits[:, first : first + layout.units[decider]].double()
+    for code in layout.impossible(decider):
+        logits[:, code] = -torch.inf
+    return logits.softmax(1)

@@ -7,7 +7,7 @@ learns what follows nor is held to it in the rows that are exceptions: there it 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -143,6 +143,80 @@ class ExactRelations:
         """The relations that some columns have a part in."""
         return [k for k, r in enumerate(self.relations) if set(places) & set(r.places)]
 
+    def telling(
+        self, places: Collection[int], known: Collection[int]
+    ) -> tuple[list[int], list[int]]:
+        """The relations that tell some columns, and those that tell their sources first.
+
+        Args:
+            places: The columns.
+            known: Columns of which cells are seen.
+        """
+        reached, able = set(known), []
+        for k, relation in enumerate(self.relations):
+            if relation.determines and reached.issuperset(relation.sources):
+                able.append(k)
+                reached.add(relation.place)
+        own = [k for k in able if self.relations[k].place in places]
+        needed = {source for k in own for source in self.relations[k].sources} - set(known)
+        before: list[int] = []
+        for k in reversed(able):
+            if self.relations[k].place in needed and k not in own:
+                before.insert(0, k)
+                needed |= {*self.relations[k].sources} - set(known)
+        return own, before
+
+    def solvable(self, places: Collection[int], known: Collection[int]) -> list[int]:
+        """Relations all of whose columns are known but one of some: that may be computed back."""
+        open_ = [{*relation.places} - set(known) for relation in self.relations]
+        return [
+            k
+            for k, relation in enumerate(self.relations)
+            if relation.determines and len(open_[k]) == 1 and open_[k] <= set(places)
+        ]
+
+    def solve(self, codes: Tensor, values: Tensor, seen: Tensor) -> None:
+        """Fill in the only source that is not seen, where one value of it fits, in place.
+
+        Args:
+            codes: Codes of whole rows: of the table's columns, then flags, then others.
+            values: Normal scores, (N, Q).
+            seen: Cells that are known, (N, D); those that get a value are, afterwards.
+        """
+        for k, relation in enumerate(self.relations):
+            places = list(relation.places)
+            holds = seen[:, len(self._missing) + k] & (codes[:, len(self._missing) + k] == HOLDS)
+            missing = torch.from_numpy(self._missing[places]).to(codes)
+            some = holds & ((codes[:, places] != missing) | ~seen[:, places]).all(1)
+            for source in relation.sources:
+                others = [p for p in places if p != source]
+                at = (some & ~seen[:, source] & seen[:, others].all(1)).nonzero().flatten()
+                if len(at):
+                    self._solve(relation, source, codes, values, seen, at)
+
+    def _solve(
+        self,
+        relation: Relation,
+        source: int,
+        codes: Tensor,
+        values: Tensor,
+        seen: Tensor,
+        rows: Tensor,
+    ) -> None:
+        encoded = self._encoded(codes[rows], values[rows])
+        cells = self.columns.cells(encoded, places=relation.places)
+        limits = relation.limits(self.columns, cells, source)
+        if limits is None:
+            return
+        low, high = limits
+        middle = (low + high) / 2
+        cells[:, source] = self.columns.to_decimals(source, middle)
+        unit = 2 * self.columns.half_units[source] + 1e-6 * np.abs(middle)
+        one = relation.holds(self.columns, cells) & (high - low <= unit)
+        wanted = np.where(one, cells[:, source], np.nan)
+        good = self.columns.write(source, wanted, encoded.codes, encoded.values)
+        self._take(source, encoded, good, codes, values, seen, rows)
+
     def flags(self, encoded: EncodedTable) -> np.ndarray:  # (N, R)
         """Codes of the flags of encoded rows; -1 where a cell that decides is not known."""
         found = np.full((len(encoded), len(self)), HOLDS, np.int64)
@@ -220,8 +294,20 @@ class ExactRelations:
         encoded = self._encoded(codes[rows], values[rows])
         cells = self.columns.cells(encoded, places=relation.sources)
         good = self._put(relation, cells, encoded, np.ones(len(rows), bool))
+        self._take(relation.place, encoded, good, codes, values, seen, rows)
+
+    def _take(
+        self,
+        place: int,
+        encoded: EncodedTable,
+        good: np.ndarray,
+        codes: Tensor,
+        values: Tensor,
+        seen: Tensor,
+        rows: Tensor,
+    ) -> None:
+        """Put the good cells of a column, encoded for some rows, where they belong."""
         at = rows[torch.from_numpy(good).to(rows.device)]
-        place = relation.place
         new = torch.from_numpy(encoded.codes[good, place]).to(codes)
         codes[at, place] = new
         if self._numbers[place]:

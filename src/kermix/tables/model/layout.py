@@ -30,7 +30,7 @@ from kermix.tables.model.equal_columns import (
     transferred,
     with_equal_columns,
 )
-from kermix.tables.model.exact_relations import ExactRelations
+from kermix.tables.model.exact_relations import BROKEN, ExactRelations
 from kermix.tables.model.linear_relations import Lines, find_lines
 from kermix.tables.model.relation_search import find_relations
 from kermix.tables.model.relations import LookupRelation, Relation
@@ -113,8 +113,6 @@ class TableLayout:
             those of the table and the flags of exact relations.
         regressors: For each number, others that its mixture moves with, or -1; empty if there are
             none at all.
-        in_order: Whether rows are drawn column after column, rather than each in an order of its
-            own.
         equal_pairs: Columns that are equal in all rows: the first of some, and another one.
         lines: What numbers tell about each other by straight lines, if it is much.
         maps: The scale of normal scores of each number.
@@ -137,7 +135,6 @@ class TableLayout:
     positions: tuple[float, ...]
     links: tuple[Link, ...] = ()
     regressors: tuple[tuple[int, ...], ...] = ()
-    in_order: bool = False
     equal_pairs: tuple[tuple[int, int], ...] = ()
     lines: Lines | None = None
     maps: tuple[MonotoneMap, ...] = ()
@@ -153,7 +150,6 @@ class TableLayout:
         schema: Schema,
         equal: Sequence[tuple[str, str]] = (),
         regressors: Sequence[Sequence[str]] = (),
-        in_order: bool = True,
         same: Sequence[tuple[str, str]] = (),
         lines: Lines | None = None,
         absences: Sequence[Absence] = (),
@@ -166,7 +162,6 @@ class TableLayout:
             schema: What the columns are.
             equal: Pairs that are often equal.
             regressors: For each number, the names of those that it follows closely.
-            in_order: Whether rows are drawn column after column.
             same: Pairs that are equal in all rows.
             lines: What `kermix.tables.model.linear_relations.find_lines` found.
             absences: What `kermix.tables.model.absences.find_absences` found.
@@ -177,7 +172,7 @@ class TableLayout:
         places = [np.zeros(count) for count in counts]
         for k, column in zip(numbers, schema.numbers, strict=True):
             places[k] = column.positions(np.arange(counts[k]), np.zeros(counts[k]))
-        links = linked(schema, equal)
+        links = linked(schema, equal) if equal else ()
         relations = ExactRelations(schema, exact)
         more = (*relations.counts, *(2,) * len(links))
         places.append(np.zeros(sum(more)))
@@ -186,10 +181,10 @@ class TableLayout:
         names = {column.name: k for k, column in enumerate(schema.modelled)}
         equal_pairs = tuple((names[a], names[b]) for a, b in same)
         closest = regressor_places(schema, regressors)
-        maps = tuple(column.map for column in schema.numbers)
-        atoms = tuple(len(column.atoms) for column in schema.numbers)
-        ends = tuple(tuple(c.map(np.array([c.low, c.high])).tolist()) for c in schema.numbers)
-        return cls(counts, numbers, positions, links, closest, in_order, equal_pairs, lines, maps,
+        scales = [(c.map, len(c.atoms), tuple(c.map(np.array([c.low, c.high])).tolist()))
+                  for c in schema.numbers]  # fmt: skip
+        maps, atoms, ends = zip(*scales, strict=True) if scales else ((), (), ())
+        return cls(counts, numbers, positions, links, closest, equal_pairs, lines, maps,
                    atoms, ends, tuple(absences), tuple(repeated),
                    relations if exact else None)  # fmt: skip
 
@@ -237,7 +232,6 @@ class TableLayout:
         return {
             "equal": [(columns[link.first], columns[link.second]) for link in self.links],
             "regressors": [[numbers[k] for k in row if k >= 0] for row in self.regressors],
-            "in_order": self.in_order,
             "same": [(columns[a], columns[b]) for a, b in self.equal_pairs],
             "lines": None if self.lines is None else self.lines.to_dict(),
             "absences": [absence.to_dict(columns) for absence in self.absences],
@@ -252,10 +246,9 @@ class TableLayout:
         columns = [column.name for column in schema.modelled]
         absences = [Absence.from_dict(saved, columns) for saved in content["absences"]]
         return cls.of(
-            schema, content["equal"], content["regressors"],
-            content["in_order"], content["same"],
+            schema, content["equal"], content["regressors"], content["same"],
             None if lines is None else Lines.from_dict(lines), absences,
-            repeated_of(schema, content["repeated"]),
+            repeated_of(schema, content["repeated"]) if content["repeated"] else (),
             [Relation.from_dict(saved, columns) for saved in content["exact"]],
         )  # fmt: skip
 
@@ -286,6 +279,32 @@ class TableLayout:
             found += [self.table_columns + k for k in self.exact.about(places)]
         return found
 
+    def deciders(self, place: int, seen: Tensor) -> tuple[list[int], list[int]]:
+        """What says whether a column is told by others that are seen, and those told before it.
+
+        Args:
+            place: The column.
+            seen: Cells that are, (N, D).
+        """
+        equal, known = self.equal_to(place), {int(k) for k in seen.any(0).nonzero()}
+        links, own, before = self.columns - len(self.links), [], []
+        if self.exact is not None:
+            told, first = self.exact.telling(equal, known)
+            told += [k for k in self.exact.solvable(equal, known) if k not in told]
+            own, before = ([self.table_columns + k for k in found] for found in (told, first))
+        for k, link in enumerate(self.links):
+            ends = {link.first, link.second}
+            if ends & set(equal) and ends & known:
+                own.append(links + k)
+        return own, before
+
+    def impossible(self, decider: int) -> list[int]:
+        """Codes that a column that says whether others are told never has."""
+        k = decider - self.table_columns
+        if self.exact is None or k >= len(self.exact):
+            return []
+        return [BROKEN] if self.exact.relations[k].share >= 1 else []
+
     @cached_property
     def drawing_keys(self) -> Tensor:  # (D,)
         """What is drawn when: what says whether relations hold, columns, and what follows last."""
@@ -297,7 +316,7 @@ class TableLayout:
 
     @cached_property
     def drawing_ranks(self) -> Tensor:  # (D,)
-        """The place of each column in the order of drawing, if there is one."""
+        """The place of each column in the order of drawing."""
         keys = self.drawing_keys + torch.arange(self.columns) / (1 + self.columns)
         return keys.argsort().argsort()
 
@@ -313,18 +332,25 @@ class TableLayout:
 
     def transferred(self, codes: Tensor, values: Tensor, seen: Tensor) -> None:
         """Fill in such cells, in place."""
-        numbers = self.number_of_column.to(codes.device)
+        steps = [self._follow_links] if self.links else []
+        steps += [] if self.exact is None else [self.exact.transferred]
+        if self.equal_pairs:
+            self._copy_equal(codes, values, seen)
+        for step in steps:
+            step(codes, values, seen)
+            if self.equal_pairs:
+                self._copy_equal(codes, values, seen)
+
+    def _copy_equal(self, codes: Tensor, values: Tensor, seen: Tensor) -> None:
         copy_equal_columns(self.equal_pairs, self.number_of_column, codes, values, seen)
+
+    def _follow_links(self, codes: Tensor, values: Tensor, seen: Tensor) -> None:
         for place, link in enumerate(self.links, self.columns - len(self.links)):
             for column in (link.first, link.second):  # an atom or a gap equals no number
                 unlike = seen[:, column] & (codes[:, column] != 0) & ~seen[:, place]
                 codes[:, place] = codes[:, place].masked_fill(unlike, 0)
                 seen[:, place] |= unlike
-        transferred(self.links, numbers, codes, values, seen)
-        copy_equal_columns(self.equal_pairs, self.number_of_column, codes, values, seen)
-        if self.exact is not None:
-            self.exact.transferred(codes, values, seen)
-            copy_equal_columns(self.equal_pairs, self.number_of_column, codes, values, seen)
+        transferred(self.links, self.number_of_column.to(codes.device), codes, values, seen)
 
     def equal_to(self, place: int) -> list[int]:
         """Columns that are equal to one in all rows, the column itself among them."""
@@ -428,7 +454,7 @@ def with_codes(
     coded = {column.name for column in own.numbers if not column.continuous}
     equal = [pair for pair in known["equal"] if not coded & {*pair}]
     return own, encoded, TableLayout.of(
-        own, equal, find_regressors(own, encoded), layout.in_order, known["same"],
+        own, equal, find_regressors(own, encoded), known["same"],
         layout.lines, absences, find_repeated(own, encoded),
         layout.found_relations,
     )  # fmt: skip

@@ -390,7 +390,7 @@ class PowerRelation(Relation):
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of the numbers that it computes with."""
-        return {"powers": (len(self.sources),), "factor": ()}
+        return {"powers": (len(self.sources) - self.summed,), "factor": (), "constant": ()}
 
     def expected(self, cells: np.ndarray) -> np.ndarray:
         """What the column should be, before it is rounded."""

@@ -122,7 +122,8 @@ def _completed(
     numbers = layout.number_of_column.to(codes.device)
     given = seen.clone()
     layout.transferred(codes, values, seen)
-    order = _drawing_order(layout, seen, generator)
+    # Columns of each row as they are drawn: those seen come last, and are never reached.
+    order = (layout.drawing_ranks.to(seen.device) + layout.columns * seen).argsort(1)
     left = (~seen).sum(1)
     beyond = torch.zeros(len(seen), dtype=torch.bool, device=codes.device)
     ends = torch.tensor(layout.ends).to(values) if layout.ends else None
@@ -156,18 +157,6 @@ def _completed(
         codes, values, broken = layout.exact.settle(codes, values, given)
         beyond |= broken
     return codes, values, beyond
-
-
-def _drawing_order(layout: TableLayout, seen: Tensor, generator: torch.Generator) -> Tensor:
-    """The columns of each row as they are drawn: those seen come last, and are never reached."""
-    if layout.in_order:
-        keys = (torch.arange(seen.shape[1], device=seen.device) / seen.shape[1]).repeat(
-            len(seen), 1
-        )
-    else:
-        keys = torch.rand(seen.shape, generator=generator, device=seen.device)
-    keys = keys + layout.drawing_keys.to(keys)
-    return (keys + layout.columns * (1 + seen.to(keys))).argsort(1)
 
 
 def _closed(
@@ -229,14 +218,13 @@ def _gumbel(like: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def orders_of(layout: TableLayout, count: int, generator: torch.Generator) -> Tensor:  # (O, D)
-    """The order in which rows are drawn, if there is one, and random ones.
+    """The order in which rows are drawn, and random ones.
 
     Each is followed by its reverse, so that two of them differ. Links come first: what is equal
     has no density of its own.
     """
     keys = torch.rand((count + 1) // 2, layout.columns, generator=generator)
-    if layout.in_order:
-        keys[0] = torch.arange(layout.columns) / layout.columns
+    keys[0] = torch.arange(layout.columns) / layout.columns
     keys = torch.stack([keys, 1 - keys], 1).flatten(0, 1)[:count]
     return (keys + layout.drawing_keys).argsort(1)
 

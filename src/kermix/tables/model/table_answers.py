@@ -16,7 +16,6 @@ from kermix.data.schema.columns import CategoryColumn
 from kermix.data.schema.keys import key_seed
 from kermix.data.schema.schema import EncodedTable, Schema, Unseen
 from kermix.errors import OptionError
-from kermix.tables.model.closeness import KeepAway
 from kermix.tables.model.conditioning import (
     Cells,
     TableCells,
@@ -25,7 +24,11 @@ from kermix.tables.model.conditioning import (
     place_of,
     rows_of_zero_density,
 )
-from kermix.tables.model.distribution import ColumnDistribution, column_distribution
+from kermix.tables.model.distribution import (
+    ColumnDistribution,
+    column_distribution,
+    conditional_distribution,
+)
 from kermix.tables.model.equal_columns import unequal_rows
 from kermix.tables.model.network import ColumnParts, TableNetwork
 from kermix.tables.model.sampling import (
@@ -37,6 +40,7 @@ from kermix.tables.model.sampling import (
     network_rows_at_once,
     orders_of,
 )
+from kermix.tables.model.training_rows import KeepAway
 
 __all__ = ["TableAnswers"]
 
@@ -132,7 +136,7 @@ class TableAnswers:
         self._check_whole("sample rows")
         check_count("n_samples", n_samples, 0)
         generator = self.generator(random_state)
-        cells, keys = self._cells, key_seed(generator)
+        cells, keys = self._cells, key_seed(generator) if self.schema_.left_out else 0
         codes, values, seen = cells.given(given, n_samples, inside=True)
         kind = frame or self._frame
         check_option("frame", kind, FRAME_KINDS)
@@ -230,8 +234,8 @@ class TableAnswers:
         return place, self._cells.given(given, rows, unseen, without=place)
 
     def _distribution(self, place: int, cells: Cells) -> ColumnDistribution:
-        column = self.schema_.modelled[place]
-        return column_distribution(self.network_, self._parts(cells), place, column)
+        columns = self.schema_.modelled
+        return conditional_distribution(self.network_, self._parts, place, columns, cells)
 
     def conditionals(
         self, given: Mapping[str, Any] | None = None
@@ -258,6 +262,10 @@ class TableAnswers:
         found = {}
         for place, column in enumerate(columns):
             row = own.index(place) + 1 if place in own else 0
+            if self.network_.layout.deciders(place, seen[row : row + 1])[0]:
+                one = codes, values, seen[row : row + 1]
+                found[column.name] = self._distribution(place, one)
+                continue
             alone = ColumnParts(*(part[row : row + 1] for part in parts))
             found[column.name] = column_distribution(self.network_, alone, place, column)
         return found

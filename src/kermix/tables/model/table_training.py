@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from kermix.distributed.processes import Ranks
-from kermix.graphs import adam
 from kermix.tables.model.calibration import OutOfFold, calibrate, match_flags
 from kermix.tables.model.layout import TableLayout
 from kermix.tables.model.network import TableNetwork
@@ -25,7 +24,7 @@ from kermix.tables.model.training_rows import (
 )
 from kermix.training.budget import Course
 from kermix.training.checkpoints import RunningAverage
-from kermix.training.loop import Forward, Row, Task, learning_rate
+from kermix.training.loop import Forward, Row, Task, adam, learning_rate
 
 __all__ = ["MaskBatch", "TableModelTask", "ordered_questions", "questions_of", "random_questions"]
 

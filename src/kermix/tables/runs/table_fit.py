@@ -25,8 +25,8 @@ from kermix.tables.model.conditioning import place_of
 from kermix.tables.model.planning import SIZES, Plan, planned
 from kermix.tables.model.table_settings import TableModelSettings
 from kermix.tables.model.training_rows import table_split
-from kermix.tables.runs.table_run import TABLE_RUN, TARGET_RUN, rows_judged
-from kermix.tables.runs.target_fit import keep_test_rows
+from kermix.tables.runs.table_run import TABLE_RUN, rows_judged
+from kermix.tables.runs.target_fit import TARGET_RUN, keep_test_rows
 from kermix.tables.runs.training_data import (
     LargeTable,
     TableData,

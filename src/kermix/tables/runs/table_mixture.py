@@ -24,9 +24,9 @@ from kermix.mixtures.mixture import (
     gap_patterns,
     marginal_mixture,
 )
-from kermix.tables.model.closeness import KeepAway
 from kermix.tables.model.conditioning import encode_some, is_one_row, numbers_as_given, place_of
 from kermix.tables.model.distribution import ColumnDistribution
+from kermix.tables.model.training_rows import KeepAway
 from kermix.training.checkpoints import load_checkpoint, rebuilding, save_checkpoint
 from kermix.training.mixture_search import choose_mixture
 

@@ -22,11 +22,12 @@ from kermix.tables.compare.column_changes import (
     difference_of,
     pair_groups,
     variation,
+    variation_by_chance,
 )
 from kermix.tables.compare.column_charts import encoded_values, step_of
 from kermix.tables.compare.verdict import classify
-from kermix.tables.model.closeness import closest_distances, copies
 from kermix.tables.model.distribution import ColumnDistribution
+from kermix.tables.model.training_rows import closest_distances, copies
 from kermix.training.mixture_search import gaussian_log_densities
 
 __all__ = [
@@ -57,9 +58,8 @@ class Privacy:
     """Distances to the closest training row: median and 5 % quantile, of samples and of new rows.
 
     They say how far is far. Whether samples are nearer than new rows are is the question of
-    `kermix.evaluate`, which looks for near copies. See
-    `kermix.tables.model.closeness.closest_distances`; in a panel of entities the place, such as
-    the year, does not count.
+    `kermix.evaluate`, which looks for near copies. In a panel of entities the place, such as the
+    year, does not count.
     """
 
     samples: tuple[float, float]
@@ -82,7 +82,8 @@ class TableQuality:
         privacy: Distances to training rows.
         columns: The difference of each column between data and samples, as in `ColumnVerdict`.
         pairs: The pairs that differ most.
-        pair_floor: What equal distributions would give for a pair, about.
+        pair_floor: What equal distributions would give for a pair, on average, as in
+            `Evaluation.tables`.
     """
 
     log_density: float
@@ -161,17 +162,15 @@ def _copied(rows: EncodedTable, fitted: EncodedTable) -> float | None:
 def _pairs(
     values: Mapping[str, ColumnValues], n: int, shown: int = 10
 ) -> tuple[tuple[Pair, ...], float]:
-    """The pairs of columns that differ most, and how much two halves of the data do."""
-    half = np.random.default_rng(0).permutation(n)
+    """The pairs of columns that differ most, and how much pairs would by chance."""
     found: list[Pair] = []
-    floors: list[float] = []
+    by_chance: list[float] = []
     for one, two in combinations(values.values(), 2):
         groups = pair_groups(one, two)
         found.append(Pair(one.name, two.name, variation(groups, n)))
-        if len(floors) < shown:
-            floors.append(variation(groups[half], n // 2))
+        by_chance.append(variation_by_chance(groups, n))
     worst = sorted(found, key=lambda pair: -pair.difference)[:shown]
-    return tuple(worst), float(np.mean(floors)) if floors else 0.0
+    return tuple(worst), float(np.mean(by_chance)) if by_chance else 0.0
 
 
 def grouped(schema: Schema, data: EncodedTable, rows: EncodedTable) -> np.ndarray:  # (N, D)

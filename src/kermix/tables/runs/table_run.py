@@ -1,12 +1,11 @@
-"""Fits of the table model: run folders of `kermix fit TABLE` and `kermix classify TABLE`.
+"""Fits of the table model: run folders of `kermix fit TABLE`; of one column, see `target_fit`.
 
 Beside what every run has: `schema.json` says what the columns are, `checkpoint/model.safetensors`
 holds the network, `checkpoint/mixture.safetensors` the mixture that was better, if one was, and
 `samples.csv` (or the input's format) are rows drawn. A fit ends with the better model, samples,
-numbers and the report; one of a target alone (`target_fit`), with a test.
+numbers and the report.
 """
 
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -23,7 +22,7 @@ from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.data.writing import table_writer
 from kermix.errors import OptionError, SchemaError, nearest
 from kermix.files import write_json
-from kermix.runs.folder import TABLE, TARGET, check_data, check_trained
+from kermix.runs.folder import TABLE, check_data, check_trained
 from kermix.runs.run import Draw, Kind, Numbers, OnRows, Outcome, Run
 from kermix.tables.model.conditioning import given_cell, place_of
 from kermix.tables.model.distribution import ColumnDistribution
@@ -34,20 +33,7 @@ from kermix.tables.model.table_answers import TableAnswers
 from kermix.tables.model.table_settings import TableModelSettings
 from kermix.tables.model.table_training import TableModelTask
 from kermix.tables.runs.table_mixture import TableMixture, candidates
-from kermix.tables.runs.target_fit import (
-    confusion_shown,
-    finish_target,
-    in_nats_of_target,
-    score_target,
-    split_for_target,
-)
-from kermix.tables.runs.training_data import (
-    TableData,
-    kept_rows,
-    rows_of,
-    schema_of,
-    with_store,
-)
+from kermix.tables.runs.training_data import TableData, kept_rows, rows_of, with_store
 from kermix.training.budget import Course
 from kermix.training.checkpoints import (
     check_declared,
@@ -65,14 +51,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TABLE_RUN",
-    "TARGET_RUN",
+    "checked_data",
+    "conditionals",
     "csv_form",
     "drawn_parts",
+    "frame_of",
+    "losses_shown",
     "missing_columns",
     "model_so_far",
     "parse_given",
     "read_as",
     "rows_judged",
+    "schema_of",
     "table_model",
     "told_of_open_cells",
 ]
@@ -81,6 +71,17 @@ LEAST_JUDGED, MOST_JUDGED = 1000, 2500  # rows that are drawn for the report, an
 BLOCKS_AT_ONCE = 8
 ROWS_AT_ONCE = 16_384  # conditional distributions that are held; draws of a mixture depend on it
 MODEL, MIXTURE = "model", "mixture"  # files of what was trained
+
+
+def schema_of(run: Run) -> Schema:
+    """What the columns of a run's table are."""
+
+    def read() -> Schema:
+        if "schema" in run.config:  # of a run whose folder is on another node
+            return Schema.from_dict(run.config["schema"])
+        return Schema.load(run.folder / "schema.json")
+
+    return run.once("schema", read)
 
 
 def read_as(run: Run, said: Reading) -> Reading:
@@ -104,7 +105,7 @@ def csv_form(run: Run, name: str) -> CsvForm:
     return replace(own, named=True).between(run.config["data"], name)
 
 
-def _frame(run: Run) -> Frame:
+def frame_of(run: Run) -> Frame:
     """All rows of the run's table, read again."""
     schema, options = schema_of(run), run.options
     own: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v
@@ -116,7 +117,8 @@ def _frame(run: Run) -> Frame:
     return rows_of(frame, options.get("rows"), run.settings.seed)
 
 
-def _checked(run: Run, frame: Frame) -> TableData:
+def checked_data(run: Run, frame: Frame) -> TableData:
+    """The table and its layout; refused where the table is not that of the run."""
     schema = schema_of(run)
     data = TableData.of(frame, schema, TableLayout.with_relations(schema, run.config))
     stored = run.config["stored"]
@@ -128,16 +130,9 @@ def _checked(run: Run, frame: Frame) -> TableData:
 
 def _dataset(run: Run) -> TableData:
     if run.config["stored"] is None:
-        return _checked(run, _frame(run))
+        return checked_data(run, frame_of(run))
     name = Path(run.config["data"]).name
-    return _checked(run, kept_rows(run.folder, schema_of(run), name))
-
-
-def _target_dataset(run: Run) -> TableData:
-    """The rows to train with, beside those of the test."""
-    column = schema_of(run)[run.config["target"]]
-    frame, test = split_for_target(_frame(run), column, run.settings.seed)
-    return _checked(run, frame)._replace(test=test)
+    return checked_data(run, kept_rows(run.folder, schema_of(run), name))
 
 
 def _trainer(run: Run, data: TableData) -> Trainer[TableModelTask]:
@@ -150,14 +145,9 @@ def _trainer(run: Run, data: TableData) -> Trainer[TableModelTask]:
     )
 
 
-def _shown(run: Run, row: Row) -> dict[str, str]:
+def losses_shown(run: Run, row: Row) -> dict[str, str]:
     """The loss of a batch, and that of held-out rows."""
     return {"stage": f"loss {row['loss']:.3f}", "metric": f"held-out {row['metric']:.3f}"}
-
-
-def _target_shown(run: Run, row: Row) -> dict[str, str]:
-    """The same in nats of the target."""
-    return _shown(run, in_nats_of_target(run, [row])[0])
 
 
 def _read_model(run: Run, path: Path) -> TableAnswers | TableMixture:
@@ -322,7 +312,7 @@ def told_of_open_cells(run: Run) -> str:
     )
 
 
-def _conditionals(run: Run, table: Any, target: str | None = None) -> Iterator[ColumnDistribution]:
+def conditionals(run: Run, table: Any, target: str | None = None) -> Iterator[ColumnDistribution]:
     """Distributions of the target given the other cells of each row, part by part.
 
     Columns that the run does not have are passed over; cells that it cannot know (values that
@@ -496,33 +486,14 @@ def _refusal(run: Run, question: str) -> str | None:
     return None
 
 
-def _target_refusal(run: Run, question: str) -> str | None:
-    if question in TARGET_ANSWERS:
-        return None
-    target, data = run.config["target"], shlex.quote(run.config["data"])
-    return (
-        f"only the distribution of {target} given the other columns was "
-        f"learned, so it can neither sample whole rows nor fill gaps; kermix fit {data} "
-        f"--target {shlex.quote(target)} learns both."
-    )
-
-
 ANSWERS: dict[str, Callable[..., Any]] = {
     "sample": _sample, "sample_parts": _sample_parts, "write_samples": _write_samples,
-    "score": _score, "impute": _impute, "conditionals": _conditionals,
+    "score": _score, "impute": _impute, "conditionals": conditionals,
 }  # fmt: skip
-TARGET_ANSWERS: dict[str, Callable[..., Any]] = {
-    "score": score_target,
-    "conditionals": _conditionals,
-}
 TABLE_RUN = Kind(
     TABLE, TableModelSettings,
-    ("shape", "columns", "target", "frame", "stored", "equal", "regressors", "in_order", "same",
+    ("shape", "columns", "target", "frame", "stored", "equal", "regressors", "same",
      "lines", "absences", "repeated", "exact"),
-    _dataset, _trainer, _shown, _finish, (MIXTURE, MODEL), _read_model, ANSWERS, _refusal,
+    _dataset, _trainer, losses_shown, _finish, (MIXTURE, MODEL), _read_model, ANSWERS, _refusal,
     reported=("step", "loss", "metric"), model=_model,
-)  # fmt: skip
-TARGET_RUN = replace(
-    TABLE_RUN, name=TARGET, dataset=_target_dataset, shown=_target_shown, finish=finish_target,
-    answers=TARGET_ANSWERS, refusal=_target_refusal, table_shown=confusion_shown,
 )  # fmt: skip

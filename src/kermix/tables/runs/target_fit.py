@@ -1,11 +1,13 @@
 """Fits of one column of a table given all others: rows kept for a test, and what is reached there.
 
+These are runs of the table model that answer about their target alone.
 `kermix classify TABLE --target COLUMN` begins one, or a fit of the table model with
 `target_share=1`.
 """
 
 import json
-from collections.abc import Mapping
+import shlex
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -18,20 +20,22 @@ from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.data.schema.unmodelled import LeftOutColumn
 from kermix.errors import OptionError, SchemaError, TableError
 from kermix.files import write_json
+from kermix.runs.folder import TARGET
 from kermix.runs.run import Numbers, OnRows, Outcome, Run, Shown
 from kermix.tables.model.conditioning import nearest, never_seen, rows_of_zero_density
+from kermix.tables.runs.table_run import (
+    TABLE_RUN,
+    checked_data,
+    conditionals,
+    frame_of,
+    losses_shown,
+    schema_of,
+)
 from kermix.tables.runs.target_quality import ClassQuality, Predicted, TargetQuality, judge_target
-from kermix.tables.runs.training_data import TableData, schema_of
+from kermix.tables.runs.training_data import TableData
 from kermix.training.loop import Row
 
-__all__ = [
-    "confusion_shown",
-    "finish_target",
-    "in_nats_of_target",
-    "keep_test_rows",
-    "score_target",
-    "split_for_target",
-]
+__all__ = ["TARGET_RUN", "keep_test_rows", "split_for_target"]
 
 
 def split_for_target(frame: Frame, column: Any, seed: int, every: int = 5) -> tuple[Frame, Frame]:
@@ -147,7 +151,14 @@ def _told(column: CategoryColumn | NumberColumn) -> list[str]:
     return []
 
 
-def score_target(
+def _dataset(run: Run) -> TableData:
+    """The rows to train with, beside those of the test."""
+    column = schema_of(run)[run.config["target"]]
+    frame, test = split_for_target(frame_of(run), column, run.settings.seed)
+    return checked_data(run, frame)._replace(test=test)
+
+
+def _score(
     run: Run, table: Any, *, orders: int | None = None, on_rows: OnRows | None = None
 ) -> Any:  # (N,)
     """Log-density (of a class, log-probability) of each row's target, given its other cells."""
@@ -201,13 +212,13 @@ def _predicted(
     return Predicted(tuple(parts), codes, scores, numbers)
 
 
-def in_nats_of_target(run: Run, history: list[Row]) -> list[Row]:
+def _in_nats(run: Run, history: list[Row]) -> list[Row]:
     """Reports in nats of the target, which training weights as if it were the whole row."""
     scale = len(schema_of(run).modelled)
     return [{**r, "loss": r["loss"] / scale, "metric": r["metric"] / scale} for r in history]
 
 
-def finish_target(run: Run, data: TableData, outcome: Outcome) -> Numbers:
+def _finish(run: Run, data: TableData, outcome: Outcome) -> Numbers:
     """Judge the test rows and write the report; returns the numbers to show."""
     from kermix.tables.runs.run_pages import write_target_report
 
@@ -217,12 +228,12 @@ def finish_target(run: Run, data: TableData, outcome: Outcome) -> Numbers:
     quality = judge_target(data.schema, run.config["target"], data.encoded, test, predicted)
     write_json(run.folder / "result.json", quality.as_json())
     rows = _numbers(run, data, quality, outcome)
-    history = in_nats_of_target(run, outcome.history)
+    history = _in_nats(run, outcome.history)
     write_target_report(run, rows, data.schema, quality, predicted, history)
     return rows
 
 
-def confusion_shown(run: Run, most_classes: int = 12) -> Shown | None:
+def _confusion(run: Run, most_classes: int = 12) -> Shown | None:
     """The confusion of a target's classes, where there are few."""
     result = json.loads((run.folder / "result.json").read_text())
     names, counts = result.get("classes", ()), result.get("confusion", ())
@@ -269,3 +280,26 @@ def _reached(quality: TargetQuality, tested: str) -> Numbers:
         ("absolute error", f"{quality.absolute_error:.4g}, mean over test rows"),
         ("log-density", f"{quality.log_density:.3f} nats"),
     ]
+
+
+def _shown(run: Run, row: Row) -> dict[str, str]:
+    """The losses in nats of the target."""
+    return losses_shown(run, _in_nats(run, [row])[0])
+
+
+def _refusal(run: Run, question: str) -> str | None:
+    if question in ANSWERS:
+        return None
+    target, data = run.config["target"], shlex.quote(run.config["data"])
+    return (
+        f"only the distribution of {target} given the other columns was "
+        f"learned, so it can neither sample whole rows nor fill gaps; kermix fit {data} "
+        f"--target {shlex.quote(target)} learns both."
+    )
+
+
+ANSWERS: dict[str, Callable[..., Any]] = {"score": _score, "conditionals": conditionals}
+TARGET_RUN = replace(
+    TABLE_RUN, name=TARGET, dataset=_dataset, shown=_shown, finish=_finish,
+    answers=ANSWERS, refusal=_refusal, table_shown=_confusion,
+)  # fmt: skip

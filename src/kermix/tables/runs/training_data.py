@@ -28,7 +28,11 @@ from kermix.data.readers.common import (
 )
 from kermix.data.readers.formats import parquet_errors
 from kermix.data.readers.frames import Frame, as_frame, taken_rows
-from kermix.data.readers.reading import Files, open_files, read_frame
+from kermix.data.readers.parts import (
+    Files,
+    open_files,
+)
+from kermix.data.readers.reading import read_frame
 from kermix.data.schema.columns import family
 from kermix.data.schema.key_text import key_texts
 from kermix.data.schema.keys import KeyPattern
@@ -37,15 +41,13 @@ from kermix.data.schema.unmodelled import LeftOutColumn
 from kermix.data.writing import table_writer
 from kermix.errors import SchemaError, TableError
 from kermix.runs.folder import digest_of
-from kermix.runs.run import Run
-from kermix.tables.model.closeness import copies
 from kermix.tables.model.equal_columns import (
     equal_notes,
     link_notes,
 )
 from kermix.tables.model.layout import TableLayout, with_codes
 from kermix.tables.model.table_settings import TableModelSettings
-from kermix.tables.model.training_rows import RowStore, StoredRows, TableRows, table_split
+from kermix.tables.model.training_rows import RowStore, StoredRows, TableRows, copies, table_split
 
 __all__ = [
     "LargeTable",
@@ -61,24 +63,12 @@ __all__ = [
     "look_through",
     "move_into",
     "rows_of",
-    "schema_of",
     "stored_table",
     "with_store",
 ]
 
 MOST_VALUES = 10_000  # of a column of text, beyond which it is no category
 MOST_NUMBERS = 50  # different ones, beyond which a column is no category
-
-
-def schema_of(run: Run) -> Schema:
-    """What the columns of a run's table are."""
-
-    def read() -> Schema:
-        if "schema" in run.config:  # of a run whose folder is on another node
-            return Schema.from_dict(run.config["schema"])
-        return Schema.load(run.folder / "schema.json")
-
-    return run.once("schema", read)
 
 
 @dataclass(frozen=True)
