@@ -1,4 +1,4 @@
-"""How many rows a second the table model draws, scores and completes, on adult.
+"""How many rows a second the table model draws, scores and completes, and a fit of a wide table.
 
 `python -m benchmarks.table_throughput --data FOLDER --device cpu|cuda`: the folder holds
 adult-train.csv.gz (32,561 rows of 15 columns). The model is `TableModel()` as it is but for the
@@ -16,23 +16,37 @@ which other programs on the machine do not add to; a GPU's are not among them.
 
 import argparse
 import os
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 
 from benchmarks.quality import default_path, write_record
 from benchmarks.timing import device_name, measure
+from benchmarks.wide_table import houses
+from kermix.data.readers.reading import read_frame
+from kermix.data.schema.schema import Schema
 from kermix.errors import OptionError
+from kermix.networks import linear
+from kermix.tables.model import relation_search
+from kermix.tables.model.layout import TableLayout
 from kermix.tables.model.table_estimator import TableModel
+from kermix.tables.model.table_settings import TableModelSettings
+from kermix.tables.model.table_training import TableModelTask
+from kermix.tables.runs.training_data import TableData
+from kermix.training.loop import Trainer
 
-__all__ = ["ROWS", "main", "measured", "run"]
+__all__ = ["ROWS", "main", "measured", "run", "wide"]
 
 ROWS = {"cpu": 10_000, "cuda": 500_000}
 STEPS, REPEATS, SHARE = 20, 3, 0.3
+OPEN = nullcontext()
 
 
 def timed(call: Callable[[], Any], rows: int, repeats: int) -> dict[str, float]:
@@ -86,6 +100,53 @@ def measured(
         yield {"rows_a_second": found}
 
 
+def wide(steps: int = STEPS, rows: int = 2930) -> Iterator[dict[str, list[dict[str, Any]]]]:
+    """Parts of a fit of a wide table, as they are and as they were before, in turns."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    frame, _ = read_frame(houses(rows))
+    schema = Schema.infer(frame)
+    encoded = schema.encode(frame)
+    layouts = []
+    found: list[dict[str, Any]] = []
+    seconds: list[list[float]] = [[], []]
+    for way in (0, 1):
+        with mock.patch.object(relation_search, "_may_beat", return_value=True) if way else OPEN:
+            start = time.process_time()
+            layouts.append(TableLayout.found(schema, frame, encoded))
+            seconds[way].append(time.process_time() - start)
+    same = layouts[0].relations(schema) == layouts[1].relations(schema)
+    found.append(_in_turns("relations", seconds) | {"same": same})
+    yield {"wide_fit": found}
+    found.append(_in_turns("training step", _steps(TableData.of(frame, schema), 2 * steps)))
+    yield {"wide_fit": found}
+    torch.set_num_threads(threads)
+
+
+def _steps(data: TableData, steps: int) -> list[list[float]]:
+    """Seconds of steps by oneDNN, where it is faster, and of as many by MKL."""
+    task = TableModelTask(data.layout, data.to_train(), TableModelSettings().for_rows(data.rows))
+    seconds: list[list[float]] = [[], []]
+    start = time.process_time()
+
+    def on_step(done: int) -> None:
+        nonlocal start
+        seconds[(done - 1) % 2].append(time.process_time() - start)
+        linear.HAS_ONEDNN = has if done % 2 == 0 else False
+        start = time.process_time()
+
+    with mock.patch.object(linear, "HAS_ONEDNN", has := linear.HAS_ONEDNN):
+        Trainer(task, device="cpu").run(
+            on_step=on_step, should_stop=lambda: sum(map(len, seconds)) >= steps
+        )
+    return seconds
+
+
+def _in_turns(what: str, seconds: Sequence[Sequence[float]]) -> dict[str, Any]:
+    now, before = map(statistics.median, seconds)
+    return {"what": what, "cpu_s": now, "before_cpu_s": before, "times_before": before / now}
+
+
 def run(quick: bool = False) -> Iterator[dict[str, list[dict[str, Any]]]]:
     """On this machine's device; the environment variable KERMIX_TABLES says where adult is."""
     folder, device = Path(os.environ.get("KERMIX_TABLES", "tables")), device_name()
@@ -96,19 +157,23 @@ def run(quick: bool = False) -> Iterator[dict[str, list[dict[str, Any]]]]:
 def main(arguments: Sequence[str] | None = None) -> Path:
     """Run the benchmark and write its result file, row by row."""
     parser = argparse.ArgumentParser("benchmarks.table_throughput", description=__doc__)
-    parser.add_argument("--data", type=Path, required=True)
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--data", type=Path)
+    source.add_argument("--wide", action="store_true")
     parser.add_argument("--device", choices=tuple(ROWS), default=device_name())
     parser.add_argument("--rows", type=int)
     parser.add_argument("--repeats", type=int, default=REPEATS)
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--out", type=Path, default=default_path("table-throughput"))
     given = parser.parse_args(arguments)
-    rows = given.rows or ROWS[given.device]
     path: Path = given.out
-    for tables in measured(given.data, given.device, rows, given.repeats, given.steps):
-        path = write_record(
-            "table-throughput", given.out, tables, {"protocol": __doc__}, shown="rows_a_second"
-        )
+    shown = "wide_fit" if given.wide else "rows_a_second"
+    found = wide(given.steps, given.rows or 2930) if given.wide else measured(
+        given.data, given.device, given.rows or ROWS[given.device], given.repeats, given.steps
+    )  # fmt: skip
+    for tables in found:
+        path = write_record("table-throughput", given.out, tables, {"protocol": __doc__},
+                            shown=shown)  # fmt: skip
     return path
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from benchmarks.table_throughput import main, timed, with_gaps
+from benchmarks.wide_table import houses
 
 from kermix import errors
 
@@ -41,3 +42,20 @@ def test_every_call_is_measured_and_recorded(tmp_path):
 def test_gaps_are_a_share_of_the_cells():
     table = with_gaps(adult(3000))
     assert table.isna().to_numpy().mean() == pytest.approx(0.3, abs=0.02)
+
+
+def test_parts_of_a_wide_fit_are_measured_in_turns(tmp_path):
+    path = main(["--wide", "--rows", "300", "--steps", "2", "--out", str(tmp_path / "r.json")])
+    relations, step = json.loads(path.read_text())["tables"]["wide_fit"]
+    assert relations["same"]
+    assert step["times_before"] == pytest.approx(step["before_cpu_s"] / step["cpu_s"])
+
+
+def test_houses_are_a_wide_table_of_many_categories():
+    table = houses(400)
+    assert table.shape == (400, 74)
+    assert sum(not pd.api.types.is_numeric_dtype(kind) for kind in table.dtypes) == 40
+    assert (
+        table["living_area"] == table[["first_floor", "second_floor", "low_quality"]].sum(axis=1)
+    ).all()
+    assert table.equals(houses(400))

@@ -24,6 +24,17 @@ def test_a_chart_of_whole_numbers_begins_and_ends_with_a_whole_number():
     assert [text for _, text in Bins.over(numbers, 1).ticks(str, 1)] == ["0.0", "50.0", "99.0"]
 
 
+def test_intervals_end_where_numbers_do_and_are_logarithmic_where_these_are_far_from_even():
+    whole = Bins.between(0, 100, 1)
+    assert [text for _, text in whole.ticks(str, 1)] == ["0.0", "50.0", "100.0"]
+    assert whole.shares(np.arange(101.0)).sum() == pytest.approx(1)
+    spread = Bins.spanning((1.0, 10.0, 1000.0))
+    assert spread.log
+    assert spread.place(np.array([0.1, 1.0, 31.6228, 1e9])) == pytest.approx(
+        [0, 0, 0.5, 1], abs=1e-6
+    )
+
+
 def test_what_is_written_below_an_axis_is_centered_and_stays_inside():
     drawn = Plot(Axis(0, 150), Axis(0, 1), "about").svg()
     anchors = {t: a for a, t in re.findall(r'<text [^>]*text-anchor="(\w+)"[^>]*>(\d+)<', drawn)}

@@ -55,7 +55,9 @@ class Scale:
     bins: Bins | None = None
 
     @classmethod
-    def of(cls, alone: ColumnDistribution, middle: tuple[float, ...] = (0.005, 0.995)) -> "Scale":
+    def of(
+        cls, alone: ColumnDistribution, spanned: tuple[float, ...] = (0.005, 0.5, 0.995)
+    ) -> "Scale":
         """The scale of a column whose distribution, given nothing, is `alone`."""
         column = alone.column
         if isinstance(column, CategoryColumn):
@@ -65,8 +67,8 @@ class Scale:
         outside = float(alone.filled[0, 0])
         if 0 < len(column.atoms) <= MOST_ATOMS and outside < LEAST_OUTSIDE:
             return cls(column, (*atom_texts(column), OTHER))
-        low, high = _quantiles(alone, middle)
-        return cls(column, (), Bins.between(low, high, _step(column)))
+        log = not column.time and column.origin == 0
+        return cls(column, (), Bins.spanning(_quantiles(alone, spanned), _step(column), log))
 
     def shares(self, found: ColumnDistribution) -> np.ndarray:  # (bars or intervals,)
         """Probabilities, if the cell is filled, of the first row."""
@@ -86,8 +88,7 @@ class Scale:
             return float(code - 1 if code else len(self.names) - 1)
         assert scores is not None
         number = self.column.numbers_of(codes[:1], scores[:1])[0]
-        low, high = self.bins.edges[0], self.bins.edges[-1]
-        return float(np.clip((number - low) / (high - low), 0, 1))
+        return float(self.bins.place(number))
 
     def chart(
         self, shares: np.ndarray, alone: np.ndarray, place: float | None = None

@@ -32,6 +32,7 @@ from kermix.pages.plot import Svg
 from kermix.runs.run import Run
 from kermix.runs.train import keep, train
 from kermix.tables.compare.column_charts import column_chart, in_both, pair_chart
+from kermix.tables.compare.verdict import area_text
 from kermix.tables.runs.table_quality import judge_samples
 from kermix.tables.runs.table_run import LEAST_JUDGED, MOST_JUDGED, model_so_far
 from kermix.tables.runs.training_data import TableData
@@ -90,8 +91,10 @@ def checked(
     pairs = [{**pair, "chart": in_both(pair_chart, data.schema, sets, pair["first"],
                                        pair["second"])} for pair in quality["pairs"]]  # fmt: skip
     scores = {name: quality[name] for name in ("log_density", "density_name", "references",
-              "auc", "interval", "copies", "copies_held", "privacy", "pair_floor")}  # fmt: skip
-    return {"columns": shown, "pairs": pairs, "scores": scores,
+              "auc", "copies", "copies_held", "privacy", "pair_floor")}  # fmt: skip
+    auc, interval = quality["auc"], quality["interval"]
+    apart = None if auc is None or interval is None else area_text(auc, interval)
+    return {"columns": shown, "pairs": pairs, "scores": scores, "told_apart": apart,
             "samples": count, "rows": len(data.encoded)}  # fmt: skip
 
 

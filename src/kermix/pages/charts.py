@@ -57,7 +57,14 @@ class Bins:
         """
         if not len(numbers):
             return cls(np.array([0.0, 1.0]))
-        low, middle, high = np.quantile(numbers, (0.005, 0.5, 0.995))
+        return cls.spanning(np.quantile(numbers, (0.005, 0.5, 0.995)), step, log)
+
+    @classmethod
+    def spanning(
+        cls, ends: Sequence[float] | np.ndarray, step: float | None = None, log: bool = True
+    ) -> "Bins":
+        """Intervals for numbers whose lowest, middle and highest are known; see `over`."""
+        low, middle, high = map(float, ends)
         if not (log and low > 0 and high > 30 * middle):
             if step is not None:  # a quantile may lie between two multiples
                 low, high = (step * math.floor(low / step + 1e-9),
@@ -81,13 +88,21 @@ class Bins:
             return cls(np.linspace(low - half, high + half, 31))
         steps = round((high - low) / step) + 1
         each = -(-steps // 30)
-        return cls(low - step / 2 + step * each * np.arange(-(-steps // each) + 1))
+        edges = low - step / 2 + step * each * np.arange(-(-steps // each) + 1)
+        return cls(edges.clip(max=high + step / 2))
 
     @property
     def places(self) -> np.ndarray:
         """Where the ends are drawn, between 0 and 1."""
-        edges = np.log(self.edges) if self.log else self.edges
-        return np.asarray((edges - edges[0]) / (edges[-1] - edges[0]))
+        return self.place(self.edges)
+
+    def place(self, numbers: np.ndarray) -> np.ndarray:
+        """Where numbers are drawn; those beyond an end at that end."""
+        low, high = self.edges[0], self.edges[-1]
+        inside = np.clip(numbers, low, high)
+        if self.log:
+            return np.asarray(np.log(inside / low) / np.log(high / low))
+        return np.asarray((inside - low) / (high - low))
 
     def shares(self, numbers: np.ndarray) -> np.ndarray:
         """The share of some finite numbers in each interval."""

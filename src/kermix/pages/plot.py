@@ -217,7 +217,7 @@ class Plot:
         self._shapes: list[str] = []
         self._names: list[tuple[str, str]] = []
         self._up = y.ticks(5)
-        self.left = 6.0 + LETTER * max((min(len(text), 10) for _, text in self._up), default=0)
+        self.left = 8.0 + LETTER * max((min(len(text), 10) for _, text in self._up), default=0)
         self.right, self.top = width - 8.0, 10.0 + 16 * bool(y.label)
         self.floor = height - 20.0 - 16 * bool(x.label)
 

@@ -135,6 +135,10 @@ class NumberForm:
             texts.append(around.replace("#", body.translate(marks), 1))
         return texts
 
+    def example(self) -> str:
+        """One written in this form; minus one if that does not have the usual sign."""
+        return self.write(np.array([1.0 if "-" in self.negative else -1.0]))[0].strip()
+
     def dressed(self, text: str) -> str:
         """A rounded number, written as in Python, with the marks and affixes of this form.
 

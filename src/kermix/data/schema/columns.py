@@ -416,10 +416,17 @@ class NumberColumn(Column):
         The probability of an atom becomes a density where it is divided by the step to which
         numbers are rounded; it stays as it is where all digits count, and that of a gap too.
         """
-        unit = math.log(self.step * seconds_of(self.time_type)) if self.time else 0.0
-        of_atoms = 0.0 if self.decimals is None else self.decimals * math.log(10) - unit
-        number = np.where(codes <= len(self.atoms), of_atoms, 0.0)
-        return np.where(codes == 0, self.map.log_derivative(scores) - unit, number)
+        number = np.where(codes <= len(self.atoms), self.log_density_of_one, 0.0)
+        return np.where(codes == 0, self.map.log_derivative(scores) - self._log_unit, number)
+
+    @property
+    def log_density_of_one(self) -> float:
+        """Log-density of a value that is sure: one by the step to which numbers are rounded."""
+        return 0.0 if self.decimals is None else self.decimals * math.log(10) - self._log_unit
+
+    @property
+    def _log_unit(self) -> float:
+        return math.log(self.step * seconds_of(self.time_type)) if self.time else 0.0
 
     def positions(self, codes: np.ndarray, scores: np.ndarray) -> np.ndarray:
         """Normal scores of all cells, atoms among them; 0 where a value is missing."""

@@ -215,7 +215,7 @@ class Schema:
     def notes(self) -> list[str]:
         """What is not as it may seem, and which columns are not modelled, a sentence each."""
         told = [*self.remarks]
-        written = [f"{c.name} (as in {c.form.write(np.ones(1))[0].strip()})"
+        written = [f"{c.name} (as in {c.form.example()})"
                    for c in self.numbers if c.form is not None]  # fmt: skip
         if written:
             told.append(f"Read as numbers, though written as text: {listed(written)}.")

@@ -12,7 +12,8 @@ kermix.askPart = (place, source, model, say) => {
   const about = (column, answer) => {
     const gap = answer.missing === undefined ? "" : `, missing ${kermix.percent(answer.missing)}`;
     if (answer.low !== undefined) {
-      return `about ${kermix.shown(answer.middle)}; nine in ten between ${kermix.shown(answer.low)} and ${kermix.shown(answer.high)}${gap}`;
+      const [middle, low, high] = [answer.middle, answer.low, answer.high].map(column.kind === "number" ? kermix.about : kermix.shown);
+      return `about ${middle}; nine in ten between ${low} and ${high}${gap}`;
     }
     const names = column.bars, k = names.indexOf(answer.middle);
     const share = k < 0 ? "" : `, ${kermix.percent(answer.shares[k])}`;
@@ -139,7 +140,7 @@ kermix.askPart = (place, source, model, say) => {
     const { controls, show } = column.values ? choice(column, label) : number(column, label);
     const chart = element("div", {}), told = element("p", { class: "small quiet" });
     const box = element("section", { class: "card", "aria-labelledby": `column-${k}` },
-      element("h3", { id: `column-${k}`, title: column.details }, column.name), ...controls, chart, told);
+      element("h3", { id: `column-${k}`, title: column.details }, ...kermix.breaks(column.name)), ...controls, chart, told);
     box.dataset.column = column.name;
     cards.set(column.name, { box, chart, told, show });
     show(undefined);

@@ -25,27 +25,27 @@
       const s = found.scores, p = s.privacy, number = (v) => (v === null || v === undefined ? "not known" : Number(v.toPrecision(4)));
       const rows = [
         [s.density_name, `${number(s.log_density)} nats a row (${s.references.map(([n, v]) => `${n}: ${number(v)}`).join("; ")})`],
-        ["told apart from data", s.auc === null ? "too few rows to tell" : `AUC ${number(s.auc)} (${number(s.interval[0])} to ${number(s.interval[1])}; 0.5 is chance${s.interval[1] < 0.5 ? ", and less is no better" : ""})`],
+        ["told apart from data", found.told_apart || "too few rows to tell"],
         ["exact copies of training rows", `${kermix.percent(s.copies)} of the samples${s.copies_held == null ? "" : ` (${kermix.percent(s.copies_held)} of held-out rows)`}`],
         ["distance to the closest training row", `median ${number(p.samples[0])}, 5 % quantile ${number(p.samples[1])}${p.held_out ? ` (held-out rows: ${number(p.held_out[0])} and ${number(p.held_out[1])})` : ""}`],
       ];
       const cards = found.columns.map((column) => {
-        const words = `${column.name}: difference ${number(column.difference)}`;
+        const words = `${column.name}: difference ${column.difference.toFixed(3)}`;
         const gap = column.data_missing === undefined ? "" : `; missing ${kermix.percent(column.data_missing)} and ${kermix.percent(column.samples_missing)}`;
-        const box = element("section", { class: "card", "aria-label": words }, element("h3", {}, column.name),
+        const box = element("section", { class: "card", "aria-label": words }, element("h3", {}, ...kermix.breaks(column.name)),
           kermix.chart(column.chart, words),
-          element("p", { class: "small quiet" }, `difference ${number(column.difference)}${gap}`));
+          element("p", { class: "small quiet" }, `difference ${column.difference.toFixed(3)}${gap}`));
         box.dataset.column = column.name;
         return box;
       });
       const pairs = found.pairs.map((pair) => {
-        const words = `${pair.first} and ${pair.second}: difference ${number(pair.difference)}`;
-        return element("section", { class: "card", "aria-label": words }, element("h3", {}, `${pair.first} with ${pair.second}`),
+        const words = `${pair.first} and ${pair.second}: difference ${pair.difference.toFixed(3)}`;
+        return element("section", { class: "card", "aria-label": words }, element("h3", {}, ...kermix.breaks(`${pair.first} with ${pair.second}`)),
           kermix.chart(pair.chart, words),
-          element("p", { class: "small quiet" }, `difference ${number(pair.difference)}`));
+          element("p", { class: "small quiet" }, `difference ${pair.difference.toFixed(3)}`));
       });
       kermix.replace(place,
-        element("p", {}, `${found.samples} samples against ${found.rows} rows. Differences are total variation distances: 0 if equal, 1 if nothing is in common; if samples were like the data, pairs would differ by ${number(s.pair_floor)} on average, by chance.`),
+        element("p", {}, `${found.samples.toLocaleString("en")} samples against ${found.rows.toLocaleString("en")} rows. Differences are total variation distances: 0 if equal, 1 if nothing is in common; if samples were like the data, pairs would differ by ${s.pair_floor.toFixed(3)} on average, by chance.`),
         kermix.table("Scores", ["score", "value"], rows, (text) => text, true),
         element("h2", {}, "Columns, the most different first"), kermix.legend("data", "samples"), element("div", { class: "cards" }, ...cards),
         element("h2", {}, "Pairs, the most different first"), kermix.legend("data", "samples"),
@@ -66,7 +66,7 @@
           row.log_density === null ? "none" : row.log_density.toFixed(2), element("div", {}, element("ul", {}, ...reasons.map((reason) => element("li", {}, reason))), whole)];
       });
       kermix.replace(place,
-        element("p", {}, `The least likely of ${found.of} rows; the median log-density is ${found.median === null ? "not known" : found.median.toFixed(2)}. Each reason says by how many nats the cell is less likely, given the rest of its row, than is usual for cells of its column.`),
+        element("p", {}, `The least likely of ${found.of.toLocaleString("en")} rows; the median log-density is ${found.median === null ? "not known" : found.median.toFixed(2)}. Each reason says by how many nats the cell is less likely, given the rest of its row, than is usual for cells of its column.`),
         kermix.table("Odd rows, the oddest first; open one to load it into Ask", ["row", "log-density", "because"], body, (value) => value, true));
       place.dataset.done = "yes";
     }, say);
@@ -100,7 +100,7 @@
       }
       const drawn = found.samples;
       if (drawn && drawn.columns) {
-        const cards = drawn.columns.map((column) => element("section", { class: "card", "aria-label": column.name }, element("h3", {}, column.name),
+        const cards = drawn.columns.map((column) => element("section", { class: "card", "aria-label": column.name }, element("h3", {}, ...kermix.breaks(column.name)),
           kermix.chart(column.chart, `${column.name}: data and samples`)));
         kermix.replace(samples, element("h2", {}, "Samples of the best model so far"), kermix.legend("data", "samples"),
           element("div", { class: "cards" }, ...cards), kermix.table("Ten samples", drawn.names, drawn.rows));

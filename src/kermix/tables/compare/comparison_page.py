@@ -234,7 +234,7 @@ def _line_maps(
 ) -> tuple[Svg, Svg]:
     """Histograms of numbers, and the witness as an area."""
     one, two = result.names
-    across = Axis(grid[0, 0], grid[-1, 0], result.columns[0])
+    across = Axis.over(grid[:, 0], label=result.columns[0])
     line = Plot(across, Axis.over(witness, [0.0], label="witness"), "The witness of both sets")
     line.rule(y=0).steps(_edges(grid[:, 0]), witness.clip(min=0), "one", one, True)
     line.steps(_edges(grid[:, 0]), witness.clip(max=0), "two", two, True)
@@ -250,7 +250,7 @@ def _plane_maps(
     result: Comparison, inside: list[Tensor], grid: np.ndarray, witness: np.ndarray
 ) -> tuple[Svg, Svg]:
     """Points in the plane, and the witness as a heat map."""
-    across, up = (Axis(grid[0, k], grid[-1, k], result.columns[k]) for k in (0, 1))
+    across, up = (Axis.over(grid[:, k], label=result.columns[k]) for k in (0, 1))
     chart = Plot(across, up, "Points of both samples")
     for points, kind, name in zip(inside, KINDS, result.names, strict=False):
         chart.dots(points[:, 0].numpy(), points[:, 1].numpy(), kind, name, 3)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from kermix.networks.linear import Linear, linear
 from kermix.tables.model.layout import REGRESSORS, TableLayout
 from kermix.tables.model.linear_relations import FINEST, Expected, StraightLines
 from kermix.tables.model.repeated_values import RAMPS, CellValues, ValueCodes
@@ -110,13 +111,13 @@ class TableNetwork(nn.Module):
         self.codes = nn.Embedding(layout.total + 1, width, padding_idx=layout.total)
         nn.init.normal_(self.codes.weight[:-1], std=1 / math.sqrt(max(1, layout.columns)))
         seen_places = RAMPS * len(layout.repeated)
-        self.flags = nn.Linear(layout.columns + numbers * (1 + KNOTS) + seen_places, width)
+        self.flags = Linear(layout.columns + numbers * (1 + KNOTS) + seen_places, width)
         self.blocks = nn.ModuleList(_Block(width) for _ in range(blocks))
         self.norm = nn.LayerNorm(width)
         self.repeated: ValueCodes | None = None
         self.register_module("within", None)
         cells = sum(len(own.sizes) for own in layout.repeated)
-        self.out = nn.Linear(width, layout.total - cells + 3 * numbers * components)
+        self.out = Linear(width, layout.total - cells + 3 * numbers * components)
         self.follow = self._following(width)
         self.lines: StraightLines | None = None
         if layout.lines is not None:
@@ -139,14 +140,14 @@ class TableNetwork(nn.Module):
         for other in self.others:
             other.register_module("within", None)  # that of this one is for all
 
-    def _following(self, width: int) -> nn.Linear | None:
+    def _following(self, width: int) -> Linear | None:
         """The factors by which means of numbers move with their regressors."""
         if not self.layout.regressors:
             return None
         regressors = torch.tensor(self.layout.regressors)
         self.register_buffer("regressors", regressors.clamp(min=0), persistent=False)
         self.register_buffer("has_regressor", (regressors >= 0).float(), persistent=False)
-        follow = nn.Linear(width, self.components * regressors.numel())
+        follow = Linear(width, self.components * regressors.numel())
         nn.init.zeros_(follow.weight)
         nn.init.zeros_(follow.bias)
         return follow
@@ -350,7 +351,9 @@ class TableNetwork(nn.Module):
         """Logits in the order of columns, those of cells among them."""
         if self.repeated is None:
             return free
-        return torch.cat([free, self.repeated.cell_logits(features)], 1)[:, self.free_first]
+        return torch.cat([free, self.repeated.cell_logits(features)], 1).index_select(
+            1, self.free_first
+        )
 
     def _with_unseen(self, logits: Tensor) -> Tensor:
         """Give values that no row has their share, of columns all of whose values repeat."""
@@ -388,7 +391,7 @@ class TableNetwork(nn.Module):
     ) -> Tensor:  # (N, D)
         """Log-likelihood of each cell under its column's mixture, given those that are seen."""
         with torch.autocast(values.device.type, enabled=False):
-            sums = parts.logits.exp() @ self.membership
+            sums = linear(parts.logits.exp(), self.membership.T)
             found = parts.logits.gather(1, self.units(codes)) - sums.log()
             if self.within is not None:
                 told = self.within.log_probability(parts.values, codes)
@@ -429,14 +432,14 @@ def mixture_log_density(parts: ColumnParts, values: Tensor) -> Tensor:  # (N, Q)
     log_scales = log_scales_of(parts)
     z = (values.unsqueeze(-1) - parts.means) * (-log_scales).exp()
     log_density = -0.5 * z.square() - log_scales - 0.5 * math.log(2 * math.pi)
-    return torch.logsumexp(torch.log_softmax(parts.weights, -1) + log_density, -1)
+    return torch.logsumexp(parts.weights + log_density, -1) - torch.logsumexp(parts.weights, -1)
 
 
 class _Block(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width)
-        self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
+        self.first, self.second = Linear(width, width), Linear(width, width)
         nn.init.zeros_(self.second.weight)
         nn.init.zeros_(self.second.bias)
 

@@ -11,6 +11,7 @@ after its start).
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, permutations
+from typing import NamedTuple
 
 import numpy as np
 
@@ -174,33 +175,85 @@ def _ordered(relations: Iterable[Relation]) -> list[Relation]:
     return found
 
 
+class Labels(NamedTuple):
+    """Numbers of a column's values, in their order, of two halves of rows; -1: there is none."""
+
+    taught: np.ndarray
+    judged: np.ndarray
+
+    @classmethod
+    def of(cls, taught: np.ndarray, judged: np.ndarray) -> "Labels":
+        """Those of raw cells."""
+        cells = np.concatenate([taught, judged])
+        found, known = np.full(len(cells), -1), ~np.isnan(cells)
+        found[known] = np.unique(cells[known], return_inverse=True)[1]
+        return cls(found[: len(taught)], found[len(taught) :])
+
+    @property
+    def different(self) -> int:
+        """How many there may be."""
+        return 1 + int(max(half.max(initial=-1) for half in self))
+
+
 def lookups(rows: SplitHalves) -> Iterator[Relation]:
     """Tables of values: one column by another one, or by two."""
     keys = [k for k in rows.places if _is_key(rows, k)]
-    labels = {k: _labels(rows.taught[:, k]) for k in rows.places}
-    purities = {(place, key): _purity(labels[key], labels[place])
+    labels = {k: Labels.of(rows.taught[:, k], rows.judged[:, k]) for k in rows.places}
+    purities = {(place, key): _purity(labels[key].taught, labels[place].taught)
                 for place in rows.places for key in keys if key != place}  # fmt: skip
     found = set()
     for (place, key), purity in purities.items():
-        relation = _believed_table(rows, place, (key,), purity)
+        relation = _believed_table(rows, place, (key,), purity, labels)
         if relation is not None:
             found.add(place)
             yield relation
     for place, pair in _pairs(rows, keys, found, purities):
-        purity = _purity(_joint(labels[pair[0]], labels[pair[1]]), labels[place])
-        relation = _believed_table(rows, place, pair, purity)
+        joint = _joint(*(labels[key] for key in pair)).taught
+        relation = _believed_table(rows, place, pair, _purity(joint, labels[place].taught), labels)
         if relation is not None:
             yield relation
 
 
 def _believed_table(
-    rows: SplitHalves, place: int, keys: tuple[int, ...], purity: float
+    rows: SplitHalves,
+    place: int,
+    keys: tuple[int, ...],
+    purity: float,
+    labels: Mapping[int, Labels],
 ) -> LookupRelation | None:
     if purity < rows.options.share:
+        return None
+    if not _may_beat([labels[key] for key in keys], labels[place], rows.options.errors):
         return None
     relation = table_of(rows.taught, place, keys, rows.options.most_keys)
     good = relation is not None and _beats(rows, relation, keys if len(keys) > 1 else ())
     return relation if good else None
+
+
+def _may_beat(keys: Sequence[Labels], values: Labels, errors: float, most: int = 2**21) -> bool:
+    """Whether the table of the rows that teach beats the most common value, by labels alone.
+
+    `_beats` asks for more, and takes far longer: a column that has one value in most rows seems to
+    follow from any other.
+
+    Args:
+        keys: Labels of its sources.
+        values: Labels of the column.
+        errors: Of the most common value's, as many at most.
+        most: Entries of a table; of a larger one it is not known.
+    """
+    key = keys[0] if len(keys) == 1 else _joint(*keys)
+    width = values.different
+    if key.different * width > most:
+        return True
+    taught, judged = ((own >= 0) & (told >= 0) for own, told in zip(key, values, strict=True))
+    counts = np.bincount(key.taught[taught] * width + values.taught[taught],
+                         minlength=key.different * width).reshape(-1, width)  # fmt: skip
+    own, told = key.judged[judged], values.judged[judged]
+    if not len(told):
+        return False
+    best = np.where(counts.any(1), counts.argmax(1), -1)
+    return bool((best[own] != told).mean() <= errors * (1 - np.bincount(told).max() / len(told)))
 
 
 def _pairs(
@@ -219,10 +272,9 @@ def _pairs(
     return tried[: rows.options.most_pairs]
 
 
-def _joint(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    joint = first * (second.max() + 1) + second
-    joint[(first < 0) | (second < 0)] = -1
-    return joint
+def _joint(first: Labels, second: Labels) -> Labels:
+    pairs = zip(first, second, strict=True)
+    return Labels(*(np.where((a < 0) | (b < 0), -1, a * second.different + b) for a, b in pairs))
 
 
 def _is_key(rows: SplitHalves, place: int) -> bool:
@@ -231,13 +283,6 @@ def _is_key(rows: SplitHalves, place: int) -> bool:
     if isinstance(column, NumberColumn) and column.continuous > 0.3 and distinct > 300:
         return False
     return bool(distinct <= rows.options.most_keys and 4 * distinct <= rows.filled[place])
-
-
-def _labels(cells: np.ndarray) -> np.ndarray:  # (N,), -1 where there is none
-    found = np.full(len(cells), -1)
-    known = ~np.isnan(cells)
-    found[known] = np.unique(cells[known], return_inverse=True)[1]
-    return found
 
 
 def _purity(keys: np.ndarray, values: np.ndarray, most: int = 2000) -> float:

@@ -28,6 +28,7 @@ from kermix.data.readers.frames import Frame
 from kermix.data.schema.columns import NumberColumn
 from kermix.data.schema.monotone import MonotoneMap
 from kermix.data.schema.schema import EncodedTable, Schema
+from kermix.networks.linear import Linear
 
 __all__ = [
     "CellValues",
@@ -321,9 +322,9 @@ class ValueCodes(nn.Module):
         ):
             self.register_buffer(name, tensor, persistent=False)
         self.bias = nn.Parameter(biases.float().flatten())  # flat, so that no decay shrinks it
-        self.of_cells = nn.Linear(width, self.groups * COSINES)
+        self.of_cells = Linear(width, self.groups * COSINES)
         deep = sum(own.is_deep for own in repeated)
-        self.of_values = nn.Linear(width, deep * HIDDEN) if deep else None
+        self.of_values = Linear(width, deep * HIDDEN) if deep else None
         with torch.no_grad():
             self.of_cells.weight.mul_(0.1)
             self.of_cells.bias.zero_()

@@ -94,9 +94,10 @@ def ordered_questions(rows: int, layout: TableLayout, generator: torch.Generator
 
 def _subsets(rows: int, columns: int, generator: torch.Generator) -> Tensor:
     device = generator.device
-    ranks = torch.rand(rows, columns, generator=generator, device=device).argsort(1).argsort(1)
+    order = torch.rand(rows, columns, generator=generator, device=device).argsort(1)
+    ranks = torch.arange(columns, device=device).expand(rows, -1)
     count = torch.randint(columns, (rows, 1), generator=generator, device=device)
-    return ranks < count
+    return torch.zeros_like(order, dtype=torch.bool).scatter_(1, order, ranks < count)
 
 
 Asked: TypeAlias = tuple[Tensor, MaskBatch, tuple[Tensor, ...]]  # rows (n,), dropout masks
@@ -183,7 +184,7 @@ class TableModelTask(Task):
         rest = [p for p in self.model.parameters() if p.ndim <= 1]
         groups = [{"params": decayed, "weight_decay": settings.decay},
                   {"params": rest, "weight_decay": 0.0}]  # fmt: skip
-        return [adam(groups, device, torch.optim.AdamW, betas=(0.9, 0.99))]
+        return [adam(groups, device, torch.optim.AdamW, fused=True, betas=(0.9, 0.99))]
 
     @property
     def total(self) -> int:

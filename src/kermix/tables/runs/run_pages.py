@@ -1,6 +1,6 @@
 """The report pages of fits of tables: of a whole table, and of one column given the others."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,7 @@ def write_table_report(
         "form": run.config["form"],
         "first": schema.modelled[0].name,
         "schema": schema.table(),
-    })  # fmt: skip
+    }, {"target": run.config.get("target")})  # fmt: skip
 
 
 def _told_apart(quality: TableQuality) -> str | None:
@@ -167,9 +167,16 @@ def write_target_report(
         "quality": quality,
         "curve": _curve(history),
         "form": run.config["form"],
+        "written": _written(schema, target),
         "schema": schema.table(),
         **shown,
-    })  # fmt: skip
+    }, {"target": target})  # fmt: skip
+
+
+def _written(schema: Schema, target: str) -> Callable[[str], str]:
+    """How a number of the target is written."""
+    form = getattr(schema[target], "form", None)
+    return str if form is None else form.dressed
 
 
 def _classes(
