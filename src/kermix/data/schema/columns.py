@@ -12,12 +12,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kermix.data.readers.common import counted, listed, load_pyarrow
-from kermix.data.readers.frames import ColumnType, arrow_type, typed_array
+from kermix.data.readers.frames import ColumnType, arrow_type, family, typed_array
 from kermix.data.readers.number_forms import NumberForm, without_marks
 from kermix.data.schema.monotone import MonotoneMap
 from kermix.data.schema.times import (
     from_ticks,
-    is_time,
     parse_times,
     seconds_of,
     ticks,
@@ -34,7 +33,6 @@ __all__ = [
     "Column",
     "NumberColumn",
     "as_floats",
-    "family",
     "from_floats",
     "origin_of",
     "rounded",
@@ -136,20 +134,6 @@ def _whole(numbers: np.ndarray, origin: int, own: Any) -> np.ndarray:
 
 UNKNOWN = -1  # a code: this cell is not known
 NOTHING_IN_IT = re.compile(r" 00:00:00(\.0+)?$|(?<=:\d\d)\.0+(?=Z?$)")  # zeros of a time
-
-
-def family(kind: Any) -> str:
-    """What an Arrow type holds, in one word."""
-    types = load_pyarrow().types
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
-        return "numbers"
-    if types.is_boolean(kind):
-        return "truth values"
-    if any(t(kind) for t in (types.is_string, types.is_large_string, types.is_string_view)):
-        return "text"
-    if types.is_null(kind):
-        return "nothing"
-    return "times" if is_time(kind) else str(kind)
 
 
 @dataclass(frozen=True, eq=False)

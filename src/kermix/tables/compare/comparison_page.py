@@ -25,12 +25,11 @@ from kermix.tables.compare.column_changes import (
     sides_of,
 )
 from kermix.tables.compare.column_charts import column_chart, pair_chart
-from kermix.tables.compare.result import MEASURE_HEADS, TITLES, Comparison
-from kermix.tables.compare.verdict import ColumnVerdict, Verdict, auc_text
-from kermix.two_sample.classifier_test import ToldApart
+from kermix.tables.compare.result import HOW_TO_READ, MEASURE_HEADS, TITLES, Comparison
+from kermix.tables.compare.verdict import ColumnVerdict, Verdict
+from kermix.two_sample.classifier_test import ToldApart, auc_text
 
 __all__ = [
-    "HOW_TO_READ",
     "TypicalRows",
     "comparison_report",
     "typical_rows",
@@ -153,12 +152,6 @@ def _score_chart(scores: np.ndarray, second: np.ndarray, names: tuple[str, str])
     shares = [bins.shares(scores[side]) for side in (~second, second)]
     ticks = [(0.0, f"like {names[0]}"), (1.0, f"like {names[1]}")]
     return charts.histogram(bins.places, shares, ticks, "Scores of unseen rows of both samples")
-
-
-HOW_TO_READ = (
-    "Compare each number with 'if same', its average when the same rows are split into two sets "
-    "at random: costs between two halves of one set are not 1, and distances are not 0."
-)
 
 
 def _costs(result: Comparison) -> dict[str, Any]:
