@@ -181,12 +181,12 @@ class Verdict:
     __str__ = sentence
 
     def headline(self) -> str:
-        """Whether they differ, and how much; after rows that both have, and those repeated."""
+        """Whether they differ, and how much; after rows that both have or repeat, before pairs."""
         answer = self.answer()
         if repeats := self.repeats():
             answer = f"Apart from {repeats}: {answer[0].lower()}{answer[1:]}"
         shared = "" if self.shared is None else self.shared.sentence(self.names)
-        return " ".join(filter(None, [shared, self._of_pairs(), *self.of_copies(), answer]))
+        return " ".join(filter(None, [shared, *self.of_copies(), answer, self._of_pairs()]))
 
     def repeats(self) -> str:
         """How many rows of which set repeat others of it and are left out; empty if none do."""
