@@ -338,9 +338,10 @@ def _against(
         word = "less" if ratio.value < 1 else "more"
         times = f"Vendi score {ratio.value:.2f} times that of real data"
         found.append(f"they are {word} diverse ({times})")
-    elif not found and certified <= SLIGHTLY:
-        modes = "no mode stands out as missing or invented, and " if missed is not None else ""
-        found.append(f"{modes}they are as diverse")
+    elif not found:
+        modes = "" if missed is None else "no mode stands out as missing or invented"
+        diverse = "they are as diverse" if certified <= SLIGHTLY else ""
+        found += filter(None, [", and ".join(filter(None, (modes, diverse)))])
     return found
 
 
