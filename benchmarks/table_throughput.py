@@ -41,7 +41,7 @@ from kermix.data.schema.schema import Schema
 from kermix.errors import OptionError
 from kermix.networks import linear
 from kermix.tables.model import relation_search
-from kermix.tables.model.layout import TableLayout
+from kermix.tables.model.layout_search import find_layout
 from kermix.tables.model.table_estimator import TableModel
 from kermix.tables.model.table_settings import TableModelSettings
 from kermix.tables.model.table_training import TableModelTask
@@ -119,7 +119,7 @@ def wide(steps: int = STEPS, rows: int = 2930) -> Iterator[dict[str, list[dict[s
     for way in (0, 1):
         with mock.patch.object(relation_search, "_may_beat", return_value=True) if way else OPEN:
             start = time.process_time()
-            layouts.append(TableLayout.found(schema, frame, encoded))
+            layouts.append(find_layout(schema, frame, encoded))
             seconds[way].append(time.process_time() - start)
     same = layouts[0].relations(schema) == layouts[1].relations(schema)
     found.append(_in_turns("relations", seconds) | {"same": same})

@@ -16,8 +16,8 @@ from kermix.cli.app import COMMANDS, function_of
 PAGE = Path(__file__).parent.parent / "docs" / "commands.md"
 HEAD = """# Commands
 
-Every command and option of `kermix`, from the program itself. `kermix COMMAND --help` shows the
-same in a terminal.
+Every command and option of `kermix`, from the program itself. `kermix COMMAND --help-all` shows
+the same in a terminal, and `--help` a line for each option.
 """
 
 

@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from kermix.cli.fit_command import fit
     from kermix.cli.options import set_options, value_typed
     from kermix.cli.output import plain, print_json, split_names
+    from kermix.cli.short_help import first_sentence
     from kermix.costs.baselines import energy_distance, mmd_squared, mode_coverage, wasserstein2
     from kermix.costs.functions import graphed
     from kermix.costs.moments import MomentStatistics
@@ -107,7 +108,12 @@ if TYPE_CHECKING:
         read_image_folder,
         stacked_mnist,
     )
-    from kermix.data.readers.common import GAPS, CsvForm, Reading
+    from kermix.data.readers.common import (
+        GAPS,
+        CsvForm,
+        Reading,
+        number_text,
+    )
     from kermix.data.readers.dialect import look_at_csv, truth_words
     from kermix.data.readers.frames import as_frame
     from kermix.data.readers.number_forms import NumberForm, look_at_numbers
@@ -265,7 +271,7 @@ if TYPE_CHECKING:
     from kermix.networks.scaled import ScaledModel, Scaler, column_moments, evaluating
     from kermix.pages.charts import Bins
     from kermix.pages.page import Page, Repeat, render
-    from kermix.pages.plot import Axis, Plot, number_text
+    from kermix.pages.plot import Axis, Plot
     from kermix.pages.sheets import save_png, sheet
     from kermix.paper.artefact import Claim, read_record
     from kermix.paper.catalogue import ARTEFACTS, chosen, judge_again, records_in, write_page
@@ -313,7 +319,6 @@ if TYPE_CHECKING:
     from kermix.tables.compare.cost_details import MatrixStatistics
     from kermix.tables.compare.result import TITLES
     from kermix.tables.compare.sketch_comparison import drift
-    from kermix.tables.compare.verdict import auc_text
     from kermix.tables.drift.drift_page import period_report
     from kermix.tables.drift.period_drift import PeriodDrift, PeriodVerdict, between, holm
     from kermix.tables.drift.periods import order_of_names, read_periods
@@ -344,9 +349,9 @@ if TYPE_CHECKING:
     from kermix.tables.model.layout import (
         REGRESSORS,
         TableLayout,
-        find_regressors,
         regressor_places,
     )
+    from kermix.tables.model.layout_search import find_regressors
     from kermix.tables.model.linear_relations import (
         FINEST,
         RIDGE,
@@ -434,7 +439,7 @@ if TYPE_CHECKING:
     from kermix.training.samples_task import RowTask, Split, build_model, build_trainer
     from kermix.training.samples_task import split_rows as build_split_rows
     from kermix.two_sample.aggregate import aggregate_rows, shares_of_parts
-    from kermix.two_sample.classifier_test import auc, tell_apart
+    from kermix.two_sample.classifier_test import auc, auc_text, tell_apart
     from kermix.two_sample.column_scores import (
         FEWEST_ROWS,
         ColumnPlace,

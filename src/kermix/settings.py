@@ -354,8 +354,9 @@ def value_of(text: str) -> Any:
 
 STEPS = Setting("Number of training steps.", least=0, of_training=True)
 BUDGET = Setting(
-    "How much is done: quick, default or best; of tables also a time, such as 90s, 2m or 1h, in "
-    "which the fit ends with its report.",
+    "quick, default, best, or for tables a time such as 90s, 2m or 1h: the fit then ends about "
+    "when it is over, with its report.",
+    unset="default",
     of_training=True,
 )
 BATCH_SIZE = Setting("Batch size of a training step.", least=1, of_training=True)

@@ -7,16 +7,47 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from internals import COMMANDS, app, function_of
+from internals import COMMANDS, app, first_sentence, function_of
 
 WIDTH = 80
 
 
-def _help(monkeypatch, *command):
+def _help(monkeypatch, *command, short=False):
     monkeypatch.setenv("COLUMNS", str(WIDTH))
-    result = CliRunner().invoke(app, [*command, "--help"])
+    words = [*command, "--help" if short else "--help-all"]
+    result = CliRunner().invoke(app, words)
     assert result.exit_code == 0
     return result.output
+
+
+@pytest.mark.parametrize("name", [None, *COMMANDS])
+def test_help_fits_a_screen_and_names_every_option(name, monkeypatch):
+    output = _help(monkeypatch, *filter(None, [name]), short=True)
+    assert len(output.splitlines()) <= 40
+    assert max(map(len, output.splitlines())) <= WIDTH
+    if name is not None:
+        for parameter in get_command(app).commands[name].params:
+            shown = [*parameter.opts[:1]] if parameter.param_type_name == "option" else []
+            if name not in ("fit", "classify"):  # settings of other models have a help of theirs
+                assert all(option in output for option in shown)
+
+
+def test_the_short_help_of_a_model_has_its_settings(monkeypatch):
+    output = _help(monkeypatch, "fit", "--model", "table", short=True)
+    assert "--dropout" in output
+    assert "--cost" not in output
+    assert "Every option in full: " in output
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [("Random seed; the same seed. By default 0.", "Random seed."),
+     ("Table model: column to predict.", "Column to predict."),
+     ("quick, or a time such as 2m: it ends then.", "quick, or a time such as 2m."),
+     ("Dropout rate of 0.5 to 1 (of a block).", "Dropout rate of 0.5 to 1."), ("", "")],
+)  # fmt: skip
+def test_the_first_sentence_of_an_option(text, first):
+    assert first_sentence(text) == first
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -32,7 +63,7 @@ def test_lines_of_help_are_full(name, monkeypatch):
 
 
 def test_the_first_help_names_every_command_and_a_way_to_begin(monkeypatch):
-    output = _help(monkeypatch)
+    output = _help(monkeypatch, short=True)
     assert "To start: kermix fit moons --quick" in output
     for name in COMMANDS:
         assert f"\n│ {name} " in output

@@ -210,7 +210,9 @@ def test_errors_are_one_line(arguments, message, folder, monkeypatch, capsys):
     assert "Traceback" not in error
 
 
-@pytest.mark.parametrize("command", [("compare", "one.npy", "one.npy"), ("spectrum", "one.npy")])
+@pytest.mark.parametrize(
+    "command", [("compare", "one.npy", "one.npy", "--details"), ("spectrum", "one.npy")]
+)
 def test_warnings_are_notes(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     np.save("one.npy", np.ones((5, 2)))

@@ -223,7 +223,7 @@ def test_what_keeps_a_column_from_being_numbers_is_said():
 
 def test_numbers_in_a_form_are_told():
     schema = km.Schema.infer({"price": repeated(["$5.00", "$7.25", "$1,000.00"])})
-    assert "price ($1,000.00)" in schema.notes()[0]
+    assert "price (as in $1.00)" in schema.notes()[0]
     assert "$5.00 to $1,000.00, 2 decimals" in str(schema)
 
 

@@ -234,7 +234,7 @@ def test_it_is_readable_on_a_phone_and_by_keyboard(opened, address):
 
 def test_a_running_fit_is_watched_stopped_and_kept(opened, tmp_path, monkeypatch):
     people().to_csv(tmp_path / "people.csv", index=False)
-    long = {**SHORT, "steps": 8000, "patience": 8000}
+    long = {**SHORT, "steps": 400_000, "patience": 400_000}
     run, data = begin_fit(tmp_path / "people.csv", out=tmp_path / "run", **long)
     with (
         quick_fitting(tmp_path, monkeypatch),
@@ -255,7 +255,7 @@ def test_a_running_fit_is_watched_stopped_and_kept(opened, tmp_path, monkeypatch
         page.get_by_role("tab", name="Ask").and_(page.locator(":enabled")).click()
         wait_for_answer(page, {})
         assert page.locator("#watch [role=status]").text_content().startswith("Done")
-    assert 0 < run.model().n_iter_ < 8000
+    assert 0 < run.model().n_iter_ < 400_000
     assert (run.folder / "report.html").exists()
 
 

@@ -173,3 +173,18 @@ def test_a_wrong_option_is_told_with_the_nearest_one(function, arguments):
     assert {"columns", "delimiter", "sheet", "level", "seed"} <= set(shown)
     assert shown["exclude"].default == ()
     assert not any(p.kind is p.VAR_KEYWORD for p in shown.values())
+
+
+def test_a_comparison_says_how_far_it_is():
+    told = []
+    result = km.compare(
+        normal(60, 2, seed=0), normal(60, 2, seed=1), permutations=19,
+        progress=lambda name, share: told.append((name, share)),
+    )  # fmt: skip
+    assert told == [("reading", 0.0)]
+    assert result.verdict.different is False
+    assert [name for name, _ in told] == ["reading", "testing", "telling rows apart",
+                                          "what changed"]  # fmt: skip
+    shares = [share for _, share in told]
+    assert shares == sorted(shares)
+    assert shares[-1] < 1

@@ -323,7 +323,8 @@ def test_sets_of_which_one_is_made_from_the_other_are_said_to_be_pairs():
     verdict = km.compare(first, first + 1e-4 * rng.normal(size=(300, 3)), permutations=39).verdict
     assert verdict.paired
     told = f"do worse than chance (AUC {verdict.effect:.2f}; 0.5 is chance)"
-    assert verdict.sentence().startswith("Rows of both sets belong together in pairs: a classif")
+    assert verdict.sentence().startswith("No difference found at level 0.05 (p = 1)")
+    assert ". Rows of both sets belong together in pairs: a classif" in verdict.sentence()
     assert told.replace("do ", "does ") in verdict.headline()
     other = pd.DataFrame(rng.normal(size=(300, 3)), columns=list("abc"))
     assert not km.compare(first, other, permutations=39).verdict.paired

@@ -486,7 +486,8 @@ def test_sets_that_differ_by_little_are_not_left_there():
     assert "but by little: a classifier does not tell their rows apart, AUC" in str(verdict)
     assert verdict.where() == (
         "No column or pair of columns is clearly different by itself; nearest is "
-        f"{nearest.column} ({nearest.short}, p = {nearest.pvalue:.2g})."
+        f"{nearest.column} ({nearest.short}, p = {nearest.pvalue:.2g}). To see where they differ, "
+        "compare more rows, or a few columns at a time."
     )
     few = km.compare(normal(14, 2, seed=0), normal(14, 2, seed=1) + 0.7, permutations=99)
     assert few.verdict.different

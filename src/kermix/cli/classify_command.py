@@ -110,7 +110,7 @@ def classify(
     out: RunOut = None,
     reading: Reading = AS_FOUND,
 ) -> None:
-    """Learn the classes of images, or a column of a table, and write a report.
+    """Learn the classes of images, or one column of a table.
 
     Images (by default scikit-learn's 8 x 8 digits, in under a minute) are classified by a network
     of Gaussian products: each pixel, or the patch around it, is processed on its own, and
@@ -204,7 +204,7 @@ def predict(
         ),
     ] = None,
 ) -> None:
-    """Predict the classes of images, or a column of a table, with probabilities.
+    """Predict classes of images, or a column of a table.
 
     For images, writes a table of file (or row), class and probability. For the table model, the
     most likely value of a category with all probabilities, or the median, mean and quantiles of a
@@ -225,7 +225,7 @@ def predict(
     if out is not None:
         check_output(out, ".csv")
     from kermix.fitting import open_run
-    from kermix.images.predictions import predictions
+    from kermix.images.classifier_run import predictions
 
     check_kind(run, CLASSIFY)
     found = predictions(open_run(run), data, device or "cpu", every=chances)

@@ -16,11 +16,12 @@ from kermix.cli.options import (
     reads_tables,
     takes,
 )
-from kermix.cli.output import DIFFERENT, parse_variances, print_sentence, print_table
+from kermix.cli.output import DIFFERENT, parse_variances, print_sentence, print_table, stages
 from kermix.data.readers.common import Reading, counted
 from kermix.errors import OptionError
 
 if TYPE_CHECKING:
+    from kermix.pages.page import Page
     from kermix.tables.compare.result import Comparison
 
 __all__ = ["command"]
@@ -96,7 +97,9 @@ def command(
     answer: AnswerOptions,
     reading: Reading = AS_FOUND,
 ) -> None:
-    """Do two data sets differ, by how much, and where? One sentence, and the columns responsible.
+    """Do two data sets differ, by how much, and where?
+
+    One sentence, and the columns responsible.
 
     With a folder of sketches, such as one per day: how far each is from the first and from the one
     before.
@@ -111,28 +114,37 @@ def command(
         return
     check_there(first, second)
     from kermix.tables.compare.compare import compare
-    from kermix.tables.compare.comparison_page import comparison_report
 
-    result = compare(
-        first,
-        second,
-        level=test.level,
-        permutations=test.permutations,
-        seed=test.seed,
-        **costs.of_comparison(),
-        **reading.said(),
-    )
+    with stages(answer.as_json) as progress:
+        result = compare(
+            first,
+            second,
+            level=test.level,
+            permutations=test.permutations,
+            seed=test.seed,
+            progress=progress,
+            **costs.of_comparison(),
+            **reading.said(),
+        )
+        if result.has_verdict:
+            result.verdict.headline()  # found now, while the bar is there
     if test.fail_if_different and not result.has_verdict:
         raise OptionError("--fail-if-different needs a verdict: remove --permutations 0.")
     whole = costs.details or not result.has_verdict or result.compared is None
     answer.give(
         context,
-        lambda: comparison_report(result, costs=whole),
+        lambda: _page(result, whole),
         lambda: result.to_dict(details=whole),
         lambda: _print(result, whole),
     )
     if test.fail_if_different:
         _fail_if_different(result)
+
+
+def _page(result: "Comparison", whole: bool) -> "Page":
+    from kermix.tables.compare.comparison_page import comparison_report
+
+    return comparison_report(result, costs=whole)
 
 
 def _fail_if_different(result: "Comparison") -> None:
@@ -144,8 +156,7 @@ def _fail_if_different(result: "Comparison") -> None:
 
 
 def _print(result: "Comparison", whole: bool, most_columns: int = 10) -> None:
-    from kermix.tables.compare.comparison_page import HOW_TO_READ
-    from kermix.tables.compare.result import COLUMN_HEADS, MEASURE_HEADS
+    from kermix.tables.compare.result import COLUMN_HEADS, HOW_TO_READ, MEASURE_HEADS
 
     title = f"{result.names[0]} and {result.names[1]}"
     if result.has_verdict:

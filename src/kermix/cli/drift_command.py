@@ -74,7 +74,10 @@ def command(
     answer: AnswerOptions,
     reading: Reading = AS_FOUND,
 ) -> None:
-    """Does a table drift over time? Compares each period with the first, or those before it."""
+    """Does a table drift over time?
+
+    Compares each period with the first, or those before it.
+    """
     check_there(source)
     from kermix.tables.drift.drift_page import period_report
     from kermix.tables.drift.period_drift import PERIOD_HEADS, drift_over_time

@@ -1,13 +1,9 @@
 """`kermix evaluate REAL FAKE`: are samples of a generator, or of which, as good as real data?"""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from kermix.cli.options import (
     AS_FOUND,
@@ -19,11 +15,12 @@ from kermix.cli.options import (
     reads_tables,
     takes,
 )
-from kermix.cli.output import DIFFERENT, parse_variances, print_sentence, print_table
+from kermix.cli.output import DIFFERENT, parse_variances, print_sentence, print_table, stages
 from kermix.data.readers.common import Reading
 from kermix.errors import OptionError
 
 if TYPE_CHECKING:
+    from kermix.pages.page import Page
     from kermix.tables.evaluate.evaluation_result import Evaluation
 
 __all__ = ["command"]
@@ -101,14 +98,13 @@ def command(
     answer: AnswerOptions,
     reading: Reading = AS_FOUND,
 ) -> None:
-    """Are samples of a generator as good as real data? What do they miss, invent and copy?
+    """Are samples as good as real data? What do they miss or copy?
 
     Prints one answer and, below it, every score with an error bar, its expected value if both sets
     had the same distribution, and the number of rows it needs.
     """
     check_there(real, *fakes, scores.held_out)
     from kermix.tables.evaluate.evaluate import evaluate
-    from kermix.tables.evaluate.evaluation_page import evaluation_report
 
     options: dict[str, Any] = {
         "level": test.level, "permutations": test.permutations, "seed": test.seed,
@@ -119,13 +115,19 @@ def command(
             raise OptionError("--images goes with the samples of one generator.")
         _rank(context, real, fakes, options, test, answer)
         return
-    with _progress(answer.as_json) as progress:
+    with stages(answer.as_json) as progress:
         found = evaluate(real, fakes[0], progress=progress, **options)
-    answer.give(context, lambda: evaluation_report(found), found.to_dict, lambda: _print(found))
+    answer.give(context, lambda: _page(found), found.to_dict, lambda: _print(found))
     if test.fail_if_different and found.good is None:
         raise OptionError(f"--fail-if-different needs a verdict. {found.answer}")
     if test.fail_if_different and not found.good:
         raise typer.Exit(DIFFERENT)
+
+
+def _page(found: "Evaluation") -> "Page":
+    from kermix.tables.evaluate.evaluation_page import evaluation_report
+
+    return evaluation_report(found)
 
 
 def _rank(
@@ -140,7 +142,7 @@ def _rank(
     from kermix.tables.evaluate.evaluation_page import ranking_report
     from kermix.tables.evaluate.ranking import RANKING_HEADS, rank_generators
 
-    with _progress(answer.as_json) as progress:
+    with stages(answer.as_json) as progress:
         found = rank_generators(real, fakes, progress=progress, **options)
 
     def show() -> None:
@@ -153,22 +155,6 @@ def _rank(
     answer.give(context, lambda: ranking_report(found), found.to_dict, show)
     if test.fail_if_different and not any(found.evaluations[n].good for n in found.best):
         raise typer.Exit(DIFFERENT)
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
-    """A bar of what is being judged, on a terminal."""
-    console = Console(stderr=True)
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        disable=quiet or not console.is_terminal,
-        transient=True,
-    ) as bar:
-        task = bar.add_task("reading", total=1.0)
-        yield lambda name, share: bar.update(task, description=name, completed=share)
 
 
 def _kernel(name: str, variance: str) -> dict[str, Any]:

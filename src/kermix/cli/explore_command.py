@@ -49,7 +49,7 @@ def command(
     ] = True,
     reading: Reading = AS_FOUND,
 ) -> None:
-    """Query a fitted table on a local page, or watch a fit as it runs.
+    """Ask a fitted table on a local page, or watch a fit as it runs.
 
     Set some columns and see the others; check samples against data; find odd rows. A table is
     fitted first, while you watch, and saved in a run folder. The page works offline; stop with

@@ -149,10 +149,10 @@ def fit(
     data: Annotated[
         str,
         typer.Argument(
-            help="A built-in data set (mixture10, ring8, grid25, moons, circles, rings, "
-            "swissroll, 8gaussians, checkerboard, pinwheel, 2spirals, digits), an image "
-            "data set (mnist, stacked-mnist, cifar10, celeba, celeba:ATTRIBUTE) or a path: "
-            f"a table ({TABLES}), a folder of images, an IDX file."
+            help="A table, a folder of images, an IDX file, or the name of a data set. Tables are "
+            f"{TABLES}; built in are mixture10, ring8, grid25, moons, circles, rings, swissroll, "
+            "8gaussians, checkerboard, pinwheel, 2spirals, digits; sets of images are mnist, "
+            "stacked-mnist, cifar10, celeba, celeba:ATTRIBUTE."
         ),
     ] = "mixture10",
     *,
@@ -162,12 +162,12 @@ def fit(
         typer.Option(
             rich_help_panel=MODEL,
             metavar="NAME",
-            help="By default auto: for a table, the table model (table), which models every "
-            "column given any others, or, if all columns are numbers, a closed-form "
-            "mixture if it is better on held-out rows; for arrays and few rows, mixture; for "
-            "images of 16 pixels or more, codes. All are mixture, network, continuous, generator, "
-            "small-conv; codes, code-mixture, conv; table. Their settings: kermix fit --model "
-            "NAME --help.",
+            help="Which model to fit, by default what suits the data. That is auto: for a table, "
+            "the table model (table), which models every column given any others, or, if all "
+            "columns are numbers, a closed-form mixture if it is better on held-out rows; for "
+            "arrays and few rows, mixture; for images of 16 pixels or more, codes. All are "
+            "mixture, network, continuous, generator, small-conv; codes, code-mixture, conv; "
+            "table. Their settings: kermix fit --model NAME --help.",
         ),
     ] = None,
     settings: dict[str, Any],
@@ -175,7 +175,7 @@ def fit(
     reading: Reading = AS_FOUND,
     start: dict[str, Any],
 ) -> None:
-    """Fit a mixture, or a table model, to data: train, draw samples, write a report.
+    """Learn a table or samples: train, draw samples, write a report.
 
     Without arguments, fits the paper's ten-mode mixture. Stop with Ctrl-C at any time: nothing is
     lost, and the command to continue is printed.
@@ -197,9 +197,9 @@ def resume(
     nodes: Nodes = None,
     strategy: StrategyName = None,
 ) -> None:
-    """Continue an interrupted run from its last checkpoint, as if it had never stopped.
+    """Continue an interrupted run from its last checkpoint.
 
-    The number of processes may change.
+    It ends as if it had never stopped. The number of processes may change.
     """
     check_run(run)
     from kermix.fitting.fit import reopen

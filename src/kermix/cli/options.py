@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 import typer
 from rich.console import Console
-from typer.core import TyperCommand
 
 from kermix.cli.output import (
     DIFFERENT,
@@ -27,6 +26,7 @@ from kermix.cli.output import (
     show_run,
     split_names,
 )
+from kermix.cli.short_help import GROUP, WHERE, ShortHelpCommand
 from kermix.data.readers.common import (
     KINDS,
     PACKED,
@@ -40,7 +40,7 @@ from kermix.errors import OptionError
 from kermix.settings import Declared, SettingsPart, check_name
 
 if TYPE_CHECKING:
-    from typer._click import Context, HelpFormatter
+    from typer._click import Context
 
     from kermix.pages.page import Page
     from kermix.runs.run import Run
@@ -77,8 +77,7 @@ __all__ = [
 ]
 
 AS_FOUND = Reading()
-GROUP = "How tables are read"
-WHAT, MODEL, TRAINING, OUTPUT, WHERE = "What", "Model", "Training", "Output", "Where it runs"
+WHAT, MODEL, TRAINING, OUTPUT = "What", "Model", "Training", "Output"
 TABLES = (
     ".csv, .tsv (also .gz, .zst, .bz2), .parquet, .feather, .jsonl, .xlsx, .npy, .npz"  # for help
 )
@@ -417,16 +416,15 @@ class SettingsOptions:
         return told
 
 
-class SettingsCommand(TyperCommand):
+class SettingsCommand(ShortHelpCommand):
     """A command whose help shows, of its settings, those that apply to what was typed."""
 
     settings: ClassVar[SettingsOptions]
 
-    def format_help(self, ctx: "Context", formatter: "HelpFormatter") -> None:
-        told = copy(self)
-        options = [self.settings.shown(option, ctx.meta.get(WORDS, ())) for option in self.params]
-        told.params = [option for option in options if option is not None]
-        super(SettingsCommand, told).format_help(ctx, formatter)
+    def told_for(self, words: Sequence[str]) -> list[Any]:
+        """Arguments and options, with what they mean for the families that apply."""
+        options = [self.settings.shown(option, words) for option in self.params]
+        return [option for option in options if option is not None]
 
     def get_help_option(self, ctx: "Context") -> Any:
         option = super().get_help_option(ctx)
@@ -435,11 +433,11 @@ class SettingsCommand(TyperCommand):
         return option
 
 
-def command_of(function: Callable[..., None]) -> type[TyperCommand]:
+def command_of(function: Callable[..., None]) -> type[ShortHelpCommand]:
     """The class of command for a function."""
     group = getattr(function, "groups", {}).get("settings")
     if group is None:
-        return TyperCommand
+        return ShortHelpCommand
     return type(SettingsCommand.__name__, (SettingsCommand,), {"settings": group})
 
 

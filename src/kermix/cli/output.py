@@ -254,6 +254,26 @@ def counting(label: str, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda rows: bar.advance(task, rows)
 
 
+@contextmanager
+def stages(quiet: bool) -> Iterator[Callable[[str, float], None]]:
+    """A bar of what is being done, with the time that is left, on a terminal."""
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    console = notes_to()
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(),
+               TimeRemainingColumn(compact=True), TextColumn("left"))  # fmt: skip
+    hidden = quiet or not console.is_terminal
+    with Progress(*columns, console=console, disable=hidden, transient=True) as bar:
+        task = bar.add_task("reading", total=1.0)
+        yield lambda name, share: bar.update(task, description=name, completed=share)
+
+
 def notes_to() -> Console:
     """Where notes go: beside what is printed for programs."""
     return Console(stderr=True)

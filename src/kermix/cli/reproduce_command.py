@@ -56,7 +56,9 @@ def command(
         bool, typer.Option("--overwrite", help="Replace the same figures in --out.")
     ] = False,
 ) -> None:
-    """Reproduce the paper: each figure and table, its numbers, and whether its claims hold.
+    """Reproduce the paper's figures and tables.
+
+    Each with its numbers, and whether the claims hold.
 
     Each one is written as soon as it is done, as PNG, SVG, JSON and CSV; index.html shows all of
     them. Ctrl-C keeps those already done.

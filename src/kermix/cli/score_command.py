@@ -42,7 +42,7 @@ def score(
     ] = None,
     reading: Reading = AS_FOUND,
 ) -> None:
-    """Log-density of each row of DATA under a fitted model, in nats.
+    """Log-density of each row under a fitted model, in nats.
 
     For a model of one column (kermix classify --target), the log-density of that column given the
     others.

@@ -123,7 +123,9 @@ def command(
     place: EngineOptions,
     reading: Reading = AS_FOUND,
 ) -> None:
-    """Read data once and write a sketch: a small file that represents all rows in comparisons.
+    """Write a sketch: a small file that stands for all rows.
+
+    Data are read once; comparisons take the sketch instead.
 
     Make the first sketch of a series without --landmarks-from and the others with it; then
     'kermix compare FIRST SECOND', or 'kermix compare FOLDER' for the drift over a series.

@@ -54,7 +54,7 @@ def command(
     answer: AnswerOptions,
     reading: Reading = AS_FOUND,
 ) -> None:
-    """Decompose the kernel between data sets into singular functions, and plot them.
+    """Plot the singular functions that two data sets share.
 
     The report page is spectrum.html, or the next free name, unless --report names it.
     """

@@ -58,7 +58,10 @@ def schema(
     reading: Reading = AS_FOUND,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Show the kind of each column of a table: category, number, time, key or free text."""
+    """Show what each column of a table is.
+
+    Kinds are category, number, time, constant, key and free text.
+    """
     if out is not None:
         check_output(out, ".json")
     check_there(*data)
@@ -112,7 +115,10 @@ def impute(
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     reading: Reading = AS_FOUND,
 ) -> None:
-    """Fill the gaps of a table with a fitted table model, and change nothing else."""
+    """Fill the gaps of a table, and change nothing else.
+
+    With a table model that was fitted to it, or to one like it.
+    """
     if draws is not None and draws < 1:
         raise OptionError(f"--draws {draws}: must be at least 1.")
     check_run(run)

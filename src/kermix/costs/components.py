@@ -25,13 +25,13 @@ from kermix.checks import (
     solve_dtype,
     working_dtype,
 )
+from kermix.costs.formulas import Weights
 from kermix.costs.points import (
     DEFAULTS,
     GaussianSet,
     GaussianStatistics,
     Numerics,
     PointSet,
-    Weights,
 )
 from kermix.errors import OptionError, VarianceError
 from kermix.kernels.gaussian import (

@@ -35,12 +35,14 @@ __all__ = [
     "FormulaName",
     "Scaled",
     "Statistics",
+    "Weights",
     "log_matrix_cost",
     "log_scalar_cost",
     "log_svd_cost",
     "log_vector_cost",
 ]
 
+Weights: TypeAlias = tuple[Tensor | None, Tensor | None]  # of the data, of the centers
 FormulaName: TypeAlias = Literal["scalar", "vector", "matrix", "svd"]
 
 

@@ -27,6 +27,7 @@ from kermix.checks import (
 )
 from kermix.costs import formulas
 from kermix.costs.components import ComponentStatistics
+from kermix.costs.formulas import Weights
 from kermix.costs.moments import MomentStatistics
 from kermix.costs.points import (
     DEFAULTS,
@@ -35,7 +36,6 @@ from kermix.costs.points import (
     Numerics,
     PointStatistics,
     SetStatistics,
-    Weights,
 )
 from kermix.errors import KernelError, MissingExtraError, OptionError
 from kermix.graphs import ReplayedCalls

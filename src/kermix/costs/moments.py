@@ -12,14 +12,13 @@ be those of points that are far from each other too: it is the distance that cou
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from kermix.checks import check_samples, finite_in, normalized_weights
-from kermix.costs.formulas import Correlations, FormulaName, Scaled, log_svd_cost
-from kermix.costs.points import PointStatistics, Weights
+from kermix.costs.formulas import Correlations, FormulaName, Scaled, Weights, log_svd_cost
 from kermix.errors import DeviceError, OptionError, ShapeError
 from kermix.info import Info
 from kermix.linalg.cholesky import checked_ridge, default_ridge, ridged_factor, shrunk
@@ -36,6 +35,9 @@ from kermix.sketches.sketch import (
     check_batch_weights,
     check_comparable,
 )
+
+if TYPE_CHECKING:
+    from kermix.costs.points import PointStatistics
 
 __all__ = ["CANDIDATES", "Interval", "MomentStatistics", "fidelity", "subsample", "svd_interval"]
 
@@ -95,7 +97,7 @@ class MomentStatistics:
 
     @classmethod
     def of_points(
-        cls, points: PointStatistics, tolerance: float | None, rank: int
+        cls, points: "PointStatistics", tolerance: float | None, rank: int
     ) -> "MomentStatistics":
         """Sketch both sets with Nystrom features chosen for them.
 

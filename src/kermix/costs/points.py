@@ -6,7 +6,7 @@ Gram matrices are held whole. Those of other kernels than the Gaussian may be si
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from kermix.checks import (
     solve_dtype,
     working_dtype,
 )
-from kermix.costs.formulas import Correlations, FormulaName, Scaled
+from kermix.costs.formulas import Correlations, FormulaName, Scaled, Weights
 from kermix.errors import OptionError
 from kermix.info import Info
 from kermix.kernels.gaussian import GaussianKernel, Kernel, KernelTerms, as_kernel
@@ -40,11 +40,8 @@ __all__ = [
     "PointStatistics",
     "SetStatistics",
     "WeightedSet",
-    "Weights",
     "predicted_by",
 ]
-
-Weights: TypeAlias = tuple[Tensor | None, Tensor | None]  # of the data, of the centers
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ from kermix.data.readers.frames import (
     as_frame,
     column_numbers,
     complete_rows,
+    family,
 )
 from kermix.data.readers.reading import read_alike, read_frame
 from kermix.data.schema.alignment import (
@@ -47,7 +48,7 @@ from kermix.data.schema.alignment import (
     with_same_times,
     without_others,
 )
-from kermix.data.schema.columns import UNKNOWN, CategoryColumn, family, rounded
+from kermix.data.schema.columns import UNKNOWN, CategoryColumn, rounded
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.errors import OptionError, SchemaError, TableError
 from kermix.kernels.distances import Layout, mismatch_of

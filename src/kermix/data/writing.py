@@ -16,9 +16,11 @@ from kermix.data.readers.common import CsvForm, load_pyarrow
 from kermix.data.readers.delimited import text_of_file, whole_text
 from kermix.data.readers.dialect import truth_words
 from kermix.data.readers.formats import ROWS
-from kermix.data.readers.frames import Frame
+from kermix.data.readers.frames import (
+    Frame,
+    family,
+)
 from kermix.data.readers.number_forms import NumberForm
-from kermix.data.schema.columns import family
 from kermix.errors import OptionError, TableError
 from kermix.files import whole_file
 

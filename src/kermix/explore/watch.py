@@ -32,10 +32,10 @@ from kermix.pages.plot import Svg
 from kermix.runs.run import Run
 from kermix.runs.train import keep, train
 from kermix.tables.compare.column_charts import column_chart, in_both, pair_chart
-from kermix.tables.compare.verdict import area_text
 from kermix.tables.runs.table_quality import judge_samples
 from kermix.tables.runs.table_run import LEAST_JUDGED, MOST_JUDGED, model_so_far
 from kermix.tables.runs.training_data import TableData
+from kermix.two_sample.classifier_test import area_text
 
 __all__ = ["Fitting", "Preview", "checked", "drawn_samples", "history", "main", "saved_quality"]
 

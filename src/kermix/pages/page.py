@@ -15,9 +15,10 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kermix.data.readers.common import number_text
 from kermix.errors import MissingExtraError
 from kermix.files import whole_file
-from kermix.pages.plot import Svg, number_text
+from kermix.pages.plot import Svg
 
 __all__ = ["Card", "Page", "Repeat", "render", "save_charts"]
 

@@ -14,6 +14,8 @@ from html import escape
 
 import numpy as np
 
+from kermix.data.readers.common import number_text
+
 __all__ = [
     "KINDS",
     "LETTER",
@@ -25,7 +27,6 @@ __all__ = [
     "anchor_of",
     "cells",
     "drawing",
-    "number_text",
     "short",
     "tag",
     "text_at",
@@ -59,20 +60,6 @@ def short(text: str, most: int) -> str:
         if room < (kept < len(text)):
             return text[: kept - 1].rstrip() + "…"
     return text[:kept]
-
-
-def number_text(number: float, digits: int = 4) -> str:
-    """A number to so many digits, without an exponent where that is short.
-
-    Example:
-        >>> [number_text(x) for x in (0.123456, 2013, 1234567.0, 1e-9)]
-        ['0.1235', '2013', '1,235,000', '1e-09']
-    """
-    short = float(f"{number:.{digits}g}")
-    if short == 0 or 1e-4 <= abs(short) < 1e9:
-        most = max(digits, 10)
-        return f"{short:,.{most}g}" if abs(short) >= 10_000 else f"{short:.{most}g}"
-    return f"{short:.{digits}g}"
 
 
 def tag(name: str, *children: str, **attributes: float | str | None) -> str:

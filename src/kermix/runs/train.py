@@ -8,7 +8,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from kermix.distributed.processes import launch
 from kermix.environment import is_rank
 from kermix.errors import MissingExtraError, RankError, RunError
 from kermix.runs.run import Numbers, Outcome, Run
+from kermix.training.budget import in_words
 from kermix.training.loop import Trainer
 
 __all__ = ["Stopped", "complete", "interruptions", "keep", "progress_bar", "stage_of", "train"]
@@ -79,7 +80,9 @@ def progress_bar(
         TextColumn("[cyan]{task.fields[stage]}[/]"),
         TextColumn("[green]{task.fields[metric]}[/]"),
     )
-    with Progress(*columns, console=console) as bar:
+    bar = Progress(*columns, console=console)
+    bar.disable = not bar.console.is_terminal
+    with bar:
         try:
             yield bar, bar.add_task(label, total=total, completed=completed, stage="", metric="")
         except BaseException:
@@ -141,7 +144,8 @@ def complete(run: Run, data: Any, show: bool = False) -> Numbers | None:
             return None
         if not outcome.finished:
             raise Stopped(run.folder, outcome.step)
-        return run.finish(data, outcome)
+        with _ending(run, show):
+            return run.finish(data, outcome)
 
 
 def train(run: Run, data: Any, show: bool = False) -> Outcome | None:
@@ -222,6 +226,21 @@ def _check_same_data(trainer: Trainer[Any], run: Run) -> None:
             f"{run.config['data']} is not the same here as on rank 0 (fingerprints {mine} and "
             f"{main}): every node needs a copy of the same data."
         )
+
+
+@contextmanager
+def _ending(run: Run, show: bool) -> Iterator[None]:
+    """Say that samples and scores are made, and how long that may take, if it was planned."""
+    if not show:
+        yield
+        return
+    from rich.console import Console
+
+    console, planned = Console(), (run.config.get("course") or {}).get("ending")
+    about = "" if not planned else f", about {in_words(planned)}"
+    status = console.status(f"samples, scores and the report{about}")
+    with status if console.is_terminal else nullcontext():
+        yield
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from kermix.errors import MissingExtraError
 from kermix.kernels.subsets import distinct_rows
 from kermix.two_sample.column_scores import FEWEST_ROWS, ColumnPlace
 
-__all__ = ["ToldApart", "auc", "tell_apart"]
+__all__ = ["ToldApart", "area_text", "auc", "auc_text", "tell_apart"]
 
 MOST_ROWS = 2500  # of a side: convention
 NUMBERS = 1_000_000  # cells of all rows, so that wide tables take no longer: convention
@@ -49,6 +49,24 @@ class ToldApart:
     interval: tuple[float, float]
     chosen: Tensor
     scores: Tensor
+
+
+def auc_text(area: float) -> str:
+    """Two digits, and more where it would look like 1 and is not."""
+    if area < 0.99:
+        return f"{area:.2f}"
+    return f"{area:.3f}" if area < 0.999 else f"{min(area, 0.9999):.4f}" if area < 1 else "1"
+
+
+def area_text(area: float, interval: tuple[float, float]) -> str:
+    """How well the classifier tells rows apart, as it is said everywhere.
+
+    Example:
+        >>> area_text(0.614, (0.588, 0.64))
+        'AUC 0.61 (0.59 to 0.64; 0.5 is chance)'
+    """
+    low, high = map(auc_text, interval)
+    return f"AUC {auc_text(area)} ({low} to {high}; 0.5 is chance)"
 
 
 def tell_apart(

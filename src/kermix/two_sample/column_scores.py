@@ -148,7 +148,7 @@ class MiddleRanks:
 # Reasoned, no record.
 NESTED = (1, 2, 4, 8)
 ORDER = max(NESTED)
-# A shift is what columns are compared for most (results/bench/blind-spots-cpu16.json).
+# A shift is what columns are compared for most (results/bench/blind-spots-cpu2.json).
 NESTED_WEIGHTS = (4, 2, 1, 1)
 FEW_VALUES = 8  # a number with so few is looked at value by value
 FEWEST_ROWS = 10  # of a side

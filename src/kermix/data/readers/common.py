@@ -47,6 +47,7 @@ __all__ = [
     "load_pyarrow",
     "most_bytes",
     "names_apart",
+    "number_text",
     "one_line",
     "opened",
     "reading_of",
@@ -135,6 +136,20 @@ def counted(count: int, what: str) -> str:
         ('1 row', '1,500 rows')
     """
     return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def number_text(number: float, digits: int = 4) -> str:
+    """A number to so many digits, without an exponent where that is short.
+
+    Example:
+        >>> [number_text(x) for x in (0.123456, 2013, 1234567.0, 1e-9)]
+        ['0.1235', '2013', '1,235,000', '1e-09']
+    """
+    short = float(f"{number:.{digits}g}")
+    if short == 0 or 1e-4 <= abs(short) < 1e9:
+        most = max(digits, 10)
+        return f"{short:,.{most}g}" if abs(short) >= 10_000 else f"{short:.{most}g}"
+    return f"{short:.{digits}g}"
 
 
 def names_apart(first: str, second: str) -> tuple[str, str]:

@@ -24,6 +24,8 @@ __all__ = [
     "column_numbers",
     "complete_rows",
     "declared_array",
+    "family",
+    "is_time",
     "taken_rows",
     "typed_array",
     "without_missing",
@@ -344,6 +346,25 @@ def arrow_type(text: str) -> Any:
         return arrow.type_for_alias({"double": "float64", "float": "float32"}.get(text, text))
     except ValueError:
         raise SchemaError(f"{text!r} is not a column type.") from None
+
+
+def is_time(kind: Any) -> bool:
+    """Whether an Arrow type is one of time."""
+    return bool(load_pyarrow().types.is_temporal(kind)) and "interval" not in str(kind)
+
+
+def family(kind: Any) -> str:
+    """What an Arrow type holds, in one word."""
+    types = load_pyarrow().types
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
+        return "numbers"
+    if types.is_boolean(kind):
+        return "truth values"
+    if any(t(kind) for t in (types.is_string, types.is_large_string, types.is_string_view)):
+        return "text"
+    if types.is_null(kind):
+        return "nothing"
+    return "times" if is_time(kind) else str(kind)
 
 
 def _chunked(column: Any) -> Any:

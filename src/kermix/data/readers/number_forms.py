@@ -31,27 +31,23 @@ CELL = re.compile(
 UNIT = re.compile(rf"{WORD}(?:/{WORD})?[23]?\.?(?: {WORD})?")
 
 
-def _words(*lines: str) -> frozenset[str]:
-    return frozenset(" ".join(lines).split())
-
-
-CURRENCIES = _words(
+CURRENCIES = frozenset(" ".join((
     "AED ARS AUD BGN BRL BTC CAD CHF CLP CNY COP CZK DKK EGP ETH EUR GBP HKD HUF IDR ILS INR ISK",
     "JPY KES KRW MAD MXN MYR NGN NOK NZD PEN PHP PKR PLN RMB RON RSD RUB SAR SEK SGD THB TRY TWD",
     "UAH USD VND ZAR Fr Fr. SFr SFr. Ft Kr Kr. kr kr. RM Rp Rp. Rs Rs. z\u0142 K\u010d TL",
-)
-UNITS = _words(  # that may follow a number without a space
+)).split())  # fmt: skip
+UNITS = frozenset(" ".join((  # that may follow a number without a space
     "ng mg \u00b5g \u03bcg ug g kg t oz lb lbs nm \u00b5m \u03bcm um mm cm dm m km in ft yd mi ml",
     "mL cl dl l L hl gal ns \u00b5s \u03bcs us ms s sec min mins h hr hrs d yr yrs mW W kW MW GW",
     "Wh kWh MWh mV V kV mA mAh Ah Hz kHz MHz GHz b B kb kB KB Mb MB Gb GB Tb TB PB kbps Mbps Gbps",
     "MBit bit px pt em rpm cc hp bhp PS K k M Mio Mrd bn mn m2 m3 cm2 cm3 km2 mm2 ft2 m\u00b2",
     "m\u00b3 cm\u00b2 cm\u00b3 km\u00b2 ha Pa hPa kPa MPa mbar bar psi ppm ppb bps pp dB cal kcal",
     "J kJ MJ N Nm x mol mmol mph dpi fps % \u2030 \u00b0 \u00b0C \u00b0F \u2103 \u2109",
-)
-NO_UNITS = _words(
+)).split())  # fmt: skip
+NO_UNITS = frozenset(" ".join((
     "st nd rd th am pm a.m p.m uhr jan feb mar apr may jun jul aug sep sept oct nov dec january",
     "february march april june july august september october november december",
-)
+)).split())  # fmt: skip
 MOSTLY, OFTEN = 0.5, 0.2  # shares of numbers, and of one form, that are told of: convention
 # A measure and no code, whatever it is: with a sign of about, or a fraction, and without letters;
 # or hours, minutes and seconds.

@@ -5,8 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 from kermix.data.readers.common import listed, load_pyarrow, names_apart
-from kermix.data.readers.frames import ColumnType, Frame
-from kermix.data.schema.columns import family
+from kermix.data.readers.frames import (
+    ColumnType,
+    Frame,
+    family,
+)
 from kermix.data.schema.times import (
     ZONES,
     parse_times,

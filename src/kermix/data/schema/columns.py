@@ -12,12 +12,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kermix.data.readers.common import counted, listed, load_pyarrow
-from kermix.data.readers.frames import ColumnType, arrow_type, typed_array
+from kermix.data.readers.frames import ColumnType, arrow_type, family, typed_array
 from kermix.data.readers.number_forms import NumberForm, without_marks
 from kermix.data.schema.monotone import MonotoneMap
 from kermix.data.schema.times import (
     from_ticks,
-    is_time,
     parse_times,
     seconds_of,
     ticks,
@@ -34,7 +33,6 @@ __all__ = [
     "Column",
     "NumberColumn",
     "as_floats",
-    "family",
     "from_floats",
     "origin_of",
     "rounded",
@@ -136,20 +134,6 @@ def _whole(numbers: np.ndarray, origin: int, own: Any) -> np.ndarray:
 
 UNKNOWN = -1  # a code: this cell is not known
 NOTHING_IN_IT = re.compile(r" 00:00:00(\.0+)?$|(?<=:\d\d)\.0+(?=Z?$)")  # zeros of a time
-
-
-def family(kind: Any) -> str:
-    """What an Arrow type holds, in one word."""
-    types = load_pyarrow().types
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
-        return "numbers"
-    if types.is_boolean(kind):
-        return "truth values"
-    if any(t(kind) for t in (types.is_string, types.is_large_string, types.is_string_view)):
-        return "text"
-    if types.is_null(kind):
-        return "nothing"
-    return "times" if is_time(kind) else str(kind)
 
 
 @dataclass(frozen=True, eq=False)
@@ -416,10 +400,17 @@ class NumberColumn(Column):
         The probability of an atom becomes a density where it is divided by the step to which
         numbers are rounded; it stays as it is where all digits count, and that of a gap too.
         """
-        unit = math.log(self.step * seconds_of(self.time_type)) if self.time else 0.0
-        of_atoms = 0.0 if self.decimals is None else self.decimals * math.log(10) - unit
-        number = np.where(codes <= len(self.atoms), of_atoms, 0.0)
-        return np.where(codes == 0, self.map.log_derivative(scores) - unit, number)
+        number = np.where(codes <= len(self.atoms), self.log_density_of_one, 0.0)
+        return np.where(codes == 0, self.map.log_derivative(scores) - self._log_unit, number)
+
+    @property
+    def log_density_of_one(self) -> float:
+        """Log-density of a value that is sure: one by the step to which numbers are rounded."""
+        return 0.0 if self.decimals is None else self.decimals * math.log(10) - self._log_unit
+
+    @property
+    def _log_unit(self) -> float:
+        return math.log(self.step * seconds_of(self.time_type)) if self.time else 0.0
 
     def positions(self, codes: np.ndarray, scores: np.ndarray) -> np.ndarray:
         """Normal scores of all cells, atoms among them; 0 where a value is missing."""

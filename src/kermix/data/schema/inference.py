@@ -12,7 +12,11 @@ from typing import Any
 import numpy as np
 
 from kermix.data.readers.common import any_match, load_pyarrow
-from kermix.data.readers.frames import ColumnType, declared_array
+from kermix.data.readers.frames import (
+    ColumnType,
+    declared_array,
+    family,
+)
 from kermix.data.readers.number_forms import (
     NumberForm,
     look_at_numbers,
@@ -23,7 +27,6 @@ from kermix.data.schema.columns import (
     CategoryColumn,
     Column,
     NumberColumn,
-    family,
     origin_of,
     plain_numbers,
     rounded,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from kermix.data.readers.common import all_match, any_match, load_pyarrow
-from kermix.data.schema.columns import family
+from kermix.data.readers.frames import family
 
 __all__ = [
     "COVERED",

@@ -24,11 +24,12 @@ from kermix.data.readers.frames import (
     arrow_type,
     as_frame,
     build_frame,
+    family,
     typed_array,
 )
 from kermix.data.readers.reading import read_alike, read_frame
 from kermix.data.schema.alignment import check_same_names, chosen_columns, pooled_column
-from kermix.data.schema.columns import UNKNOWN, CategoryColumn, Column, NumberColumn, family
+from kermix.data.schema.columns import UNKNOWN, CategoryColumn, Column, NumberColumn
 from kermix.data.schema.inference import ColumnCells, Judge
 from kermix.data.schema.unmodelled import LeftOutColumn
 from kermix.errors import OptionError, SchemaError

@@ -13,7 +13,6 @@ from kermix.data.readers.common import load_pyarrow
 __all__ = [
     "ZONES",
     "from_ticks",
-    "is_time",
     "parse_times",
     "resolution",
     "seconds_of",
@@ -62,11 +61,6 @@ SHORTEST, LONGEST = 7, 40  # characters of a date
 DAY = 86_400
 PARTS = {"d": "the day", "m": "the month"}
 MONTH, YEARS = "%Y-%m", ("1500", "2500")
-
-
-def is_time(kind: Any) -> bool:
-    """Whether an Arrow type is one of time."""
-    return bool(load_pyarrow().types.is_temporal(kind)) and "interval" not in str(kind)
 
 
 def seconds_of(kind: Any) -> float:

@@ -8,8 +8,13 @@ from typing import Any
 import numpy as np
 
 from kermix.data.readers.common import load_pyarrow
-from kermix.data.readers.frames import Frame, arrow_type, typed_array
-from kermix.data.schema.columns import Column, family
+from kermix.data.readers.frames import (
+    Frame,
+    arrow_type,
+    family,
+    typed_array,
+)
+from kermix.data.schema.columns import Column
 from kermix.data.schema.keys import KeyMaker, KeyPattern
 from kermix.errors import SchemaError
 

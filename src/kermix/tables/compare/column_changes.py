@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kermix.data.readers.common import number_text
 from kermix.data.schema.columns import CategoryColumn, NumberColumn
 from kermix.data.sources import (
     MixedRows,
@@ -18,7 +19,6 @@ from kermix.data.sources import (
 )
 from kermix.kernels.distances import Layout
 from kermix.kernels.subsets import distinct_rows
-from kermix.pages.plot import number_text
 from kermix.two_sample.column_scores import (
     FEW_VALUES,
     ColumnPlace,

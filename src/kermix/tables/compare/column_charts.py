@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from kermix.data.readers.common import number_text
 from kermix.data.schema.columns import CategoryColumn, NumberColumn
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.pages import charts
-from kermix.pages.plot import Svg, number_text
+from kermix.pages.plot import Svg
 from kermix.tables.compare.column_changes import (
     OF_A_PAIR,
     ColumnValues,

@@ -16,7 +16,7 @@ from kermix.kernels.gaussian import GaussianKernel, variance_grid
 from kermix.tables.compare.coincidence import read_once
 from kermix.tables.compare.column_changes import ComparedRows
 from kermix.tables.compare.result import Comparison, Details
-from kermix.tables.compare.verdict import JudgementTask
+from kermix.tables.compare.verdict import JudgementTask, Progress, silent
 from kermix.two_sample.permutation import own_generator, permutations_for
 
 __all__ = [
@@ -74,11 +74,12 @@ class CompareOptions(ReadingOptions, total=False):
     max_points: int | None
     jackknife_groups: int
     strict: bool
+    progress: Progress | None
 
 
 @torch.no_grad()
 @with_options(CompareOptions, **AS_FOUND, standardize="auto", max_points=None, jackknife_groups=20,
-              strict=False)  # fmt: skip
+              strict=False, progress=None)  # fmt: skip
 def compare(
     x: Source,
     y: Source,
@@ -133,6 +134,8 @@ def compare(
         seed: Seed of subsampling, splits and permutations.
         strict: Whether tables whose columns or types differ are an error. By default they are
             compared by what both have, and the result says what is left out.
+        progress: Called with the name of the next step and the share done so far, also when the
+            verdict is asked for.
 
     Example:
         >>> generator = torch.Generator().manual_seed(0)
@@ -151,6 +154,8 @@ def compare(
 
         return compare_sketches(x, y, level)
     _check(options, level, permutations)
+    say = options["progress"] or silent
+    say("reading", 0.0)
     counted = read_once([x, y], reading, options["strict"])
     (first, second), mixed, notes = counted.read.tables, counted.read.mixed, [*counted.read.notes]
     _check_scale(mixed is not None, options["standardize"])
@@ -170,7 +175,7 @@ def compare(
     if permutations != 0:
         labelings = permutations_for(level) if permutations is None else permutations
         judge = JudgementTask(
-            rows, names, level, labelings, seed, counted.repeated, counted.shared
+            rows, names, level, labelings, seed, counted.repeated, counted.shared, say
         )
     return Comparison(
         names=names,

@@ -25,12 +25,11 @@ from kermix.tables.compare.column_changes import (
     sides_of,
 )
 from kermix.tables.compare.column_charts import column_chart, pair_chart
-from kermix.tables.compare.result import MEASURE_HEADS, TITLES, Comparison
-from kermix.tables.compare.verdict import ColumnVerdict, Verdict, auc_text
-from kermix.two_sample.classifier_test import ToldApart
+from kermix.tables.compare.result import HOW_TO_READ, MEASURE_HEADS, TITLES, Comparison
+from kermix.tables.compare.verdict import ColumnVerdict, Verdict
+from kermix.two_sample.classifier_test import ToldApart, auc_text
 
 __all__ = [
-    "HOW_TO_READ",
     "TypicalRows",
     "comparison_report",
     "typical_rows",
@@ -155,12 +154,6 @@ def _score_chart(scores: np.ndarray, second: np.ndarray, names: tuple[str, str])
     return charts.histogram(bins.places, shares, ticks, "Scores of unseen rows of both samples")
 
 
-HOW_TO_READ = (
-    "Compare each number with 'if same', its average when the same rows are split into two sets "
-    "at random: costs between two halves of one set are not 1, and distances are not 0."
-)
-
-
 def _costs(result: Comparison) -> dict[str, Any]:
     """Every measure, how to read it, and its charts."""
     names = dict.fromkeys(m.name for m in result.measures)
@@ -234,7 +227,7 @@ def _line_maps(
 ) -> tuple[Svg, Svg]:
     """Histograms of numbers, and the witness as an area."""
     one, two = result.names
-    across = Axis(grid[0, 0], grid[-1, 0], result.columns[0])
+    across = Axis.over(grid[:, 0], label=result.columns[0])
     line = Plot(across, Axis.over(witness, [0.0], label="witness"), "The witness of both sets")
     line.rule(y=0).steps(_edges(grid[:, 0]), witness.clip(min=0), "one", one, True)
     line.steps(_edges(grid[:, 0]), witness.clip(max=0), "two", two, True)
@@ -250,7 +243,7 @@ def _plane_maps(
     result: Comparison, inside: list[Tensor], grid: np.ndarray, witness: np.ndarray
 ) -> tuple[Svg, Svg]:
     """Points in the plane, and the witness as a heat map."""
-    across, up = (Axis(grid[0, k], grid[-1, k], result.columns[k]) for k in (0, 1))
+    across, up = (Axis.over(grid[:, k], label=result.columns[k]) for k in (0, 1))
     chart = Plot(across, up, "Points of both samples")
     for points, kind, name in zip(inside, KINDS, result.names, strict=False):
         chart.dots(points[:, 0].numpy(), points[:, 1].numpy(), kind, name, 3)

@@ -35,6 +35,10 @@ TITLES = {
     "energy": "energy distance",
 }
 MEASURE_HEADS = ("measure", "variance", "value", "in [0, 1]", "+-", "if same", "p")
+HOW_TO_READ = (
+    "Compare each number with 'if same', its average when the same rows are split into two sets "
+    "at random: costs between two halves of one set are not 1, and distances are not 0."
+)
 COLUMN_HEADS = ("column", "p, corrected", "what changed")
 
 

@@ -1,9 +1,9 @@
 """The verdict of a comparison, on rows or on sketches: one sentence, and its test and columns."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -22,7 +22,13 @@ from kermix.tables.compare.column_changes import (
     values_of_one,
 )
 from kermix.two_sample.aggregate import ColumnTest, aggregate_rows
-from kermix.two_sample.classifier_test import CONFIDENCE, ToldApart, tell_apart
+from kermix.two_sample.classifier_test import (
+    CONFIDENCE,
+    ToldApart,
+    area_text,
+    auc_text,
+    tell_apart,
+)
 from kermix.two_sample.permutation import own_generator
 
 if TYPE_CHECKING:
@@ -33,11 +39,10 @@ __all__ = [
     "Judgement",
     "JudgementTask",
     "PairVerdict",
+    "Progress",
     "Verdict",
-    "area_text",
-    "auc_text",
-    "classify",
     "judge_sketches",
+    "silent",
 ]
 
 # Conventions: p-values whose digits do not matter, an AUC near chance.
@@ -159,12 +164,12 @@ class Verdict:
     __str__ = sentence
 
     def headline(self) -> str:
-        """Whether they differ, and how much; after rows that both have, and those repeated."""
+        """Whether they differ, and how much; after rows that both have or repeat, before pairs."""
         answer = self.answer()
         if repeats := self.repeats():
             answer = f"Apart from {repeats}: {answer[0].lower()}{answer[1:]}"
         shared = "" if self.shared is None else self.shared.sentence(self.names)
-        return " ".join(filter(None, [shared, self._of_pairs(), *self.of_copies(), answer]))
+        return " ".join(filter(None, [shared, *self.of_copies(), answer, self._of_pairs()]))
 
     def repeats(self) -> str:
         """How many rows of which set repeat others of it and are left out; empty if none do."""
@@ -301,7 +306,11 @@ class Verdict:
         column = self.columns[0]
         alone = "No column is" if len(self.columns) == 1 else "No column or pair of columns is"
         nearest = f"{column.column} ({column.short}, p = {column.pvalue:.2g})"
-        return f"{alone} clearly different by itself; nearest is {nearest}."
+        how = "" if len(self.columns) == 1 else ", or a few columns at a time"
+        return (
+            f"{alone} clearly different by itself; nearest is {nearest}. To see where they "
+            f"differ, compare more rows{how}."
+        )
 
     def _alone(self) -> str:
         """Values that one set alone has, if the sets are not called different."""
@@ -340,33 +349,18 @@ def _coarse(count: int) -> int:
     return round(count, min(0, 2 - len(str(count))))
 
 
-def auc_text(area: float) -> str:
-    """Two digits, and more where it would look like 1 and is not."""
-    if area < 0.99:
-        return f"{area:.2f}"
-    return f"{area:.3f}" if area < 0.999 else f"{min(area, 0.9999):.4f}" if area < 1 else "1"
-
-
-def area_text(area: float, interval: tuple[float, float]) -> str:
-    """How well the classifier tells rows apart, as it is said everywhere.
-
-    Example:
-        >>> area_text(0.614, (0.588, 0.64))
-        'AUC 0.61 (0.59 to 0.64; 0.5 is chance)'
-    """
-    low, high = map(auc_text, interval)
-    return f"AUC {auc_text(area)} ({low} to {high}; 0.5 is chance)"
-
-
-def classify(rows: ComparedRows, seed: int = 0) -> ToldApart | None:
-    """How well the classifier tells the rows of both samples apart: the only number for that."""
-    return tell_apart(rows.pooled, rows.n, rows.places, own_generator(seed))
-
-
 def _listed(parts: Sequence[str]) -> str:
     if len(parts) < 3:
         return " and ".join(parts)
     return f"{', '.join(parts[:-1])}, and {parts[-1]}"
+
+
+Progress: TypeAlias = Callable[[str, float], None]
+TESTING, TELLING, CHANGES = 0.1, 0.6, 0.9  # shares of the time that are over: convention
+
+
+def silent(name: str, share: float) -> None:
+    """Say nothing of how far the work is."""
 
 
 @dataclass(frozen=True)
@@ -388,22 +382,26 @@ class JudgementTask:
     seed: int
     repeated: tuple[int, int] = (0, 0)
     shared: SharedRows | None = None
+    progress: Progress = silent
 
     @torch.no_grad()
     def find(self) -> Judgement:
         """Test the rows, tell them apart, and say what changed in each column."""
         rows, n = self.rows, self.rows.n
         pooled = rows.pooled.double()
+        self.progress("testing", TESTING)
         test = aggregate_rows(
             pooled, n, places=rows.places, layout=rows.layout, permutations=self.permutations,
             seed=self.seed, level=self.level,
         )  # fmt: skip
         apart, note = None, ""
+        self.progress("telling rows apart", TELLING)
         try:
-            apart = classify(rows, self.seed)
+            apart = tell_apart(rows.pooled, n, rows.places, own_generator(self.seed))
         except MissingExtraError as error:
             note = str(error)
         effect, interval = (None, None) if apart is None else (apart.auc, apart.interval)
+        self.progress("what changed", CHANGES)
         copies = Copies()
         if test.different:
             copies = uncounted_copies(rows, effect, 0.0 if interval is None else interval[0])

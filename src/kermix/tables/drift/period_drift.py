@@ -14,8 +14,10 @@ import numpy as np
 
 from kermix.checks import check_count, check_level, check_option, with_options
 from kermix.data.readers.common import AS_FOUND, ReadingOptions, listed, reading_of
-from kermix.data.readers.frames import Frame
-from kermix.data.schema.columns import family
+from kermix.data.readers.frames import (
+    Frame,
+    family,
+)
 from kermix.data.sources import Source
 from kermix.errors import OptionError
 from kermix.tables.compare.compare import COUNTED_ONCE, compare

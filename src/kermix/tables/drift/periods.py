@@ -14,9 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kermix.data.readers.common import READABLE, Reading, kind_of_file, listed, load_pyarrow
-from kermix.data.readers.frames import Frame, taken_rows
+from kermix.data.readers.frames import (
+    Frame,
+    family,
+    taken_rows,
+)
 from kermix.data.readers.reading import read_alike, read_frame
-from kermix.data.schema.columns import family
 from kermix.data.schema.times import parse_times, text_format
 from kermix.errors import OptionError, TableError
 

@@ -18,7 +18,6 @@ from torch import Tensor
 from kermix.checks import check_pair
 from kermix.data.schema.columns import NumberColumn
 from kermix.errors import OptionError
-from kermix.evaluation.sample_distances import nearest
 from kermix.tables.compare.coincidence import chance_of_equal_rows, poisson_tail
 from kermix.tables.compare.column_changes import ColumnValues, ComparedRows
 from kermix.two_sample.classifier_test import auc
@@ -196,6 +195,8 @@ class _Nearness(NamedTuple):
         cls, training: Tensor, samples: Tensor, held_out: Tensor | None, most: int = 5000
     ) -> "_Nearness":
         """Of all columns; at most so many training rows are compared with the other ones."""
+        from kermix.evaluation.sample_distances import nearest  # reports of fits need panels alone
+
         order = torch.randperm(len(training), generator=torch.Generator().manual_seed(0))
         some = order[:most].to(training.device)
         near, places = nearest(samples, training, 2)
@@ -206,6 +207,8 @@ class _Nearness(NamedTuple):
 
     def within(self, within: Within) -> "_Nearness":
         """The same within entities, of rows of entities with enough training rows."""
+        from kermix.evaluation.sample_distances import nearest
+
         own, drawn, unseen = (rows.double() for rows in within.rows)
         groups, some = within.entities, self.some
         near, places = nearest(drawn, own, 2, groups[1], groups[0])

@@ -4,7 +4,7 @@ Scores of samples have error bars; those that the moments of sketches know have 
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, Unpack
 
@@ -38,7 +38,7 @@ from kermix.tables.compare.coincidence import (
     repeats_beyond_coincidence,
 )
 from kermix.tables.compare.column_changes import ComparedRows
-from kermix.tables.compare.verdict import JudgementTask, Verdict, judge_sketches
+from kermix.tables.compare.verdict import JudgementTask, Progress, Verdict, judge_sketches, silent
 from kermix.tables.evaluate.copies import (
     Memorizing,
     Panel,
@@ -139,8 +139,6 @@ def _finite(bound: Tensor | None) -> float | None:
 COPIES = 0.2  # share of the level at which samples are called copies: convention
 NEAREST_ROWS, AMONG = 5000, 50_000  # convention
 
-Progress = Callable[[str, float], None]
-
 
 class EvaluateOptions(ReadingOptions, total=False):
     """What rarely needs to be said of an evaluation."""
@@ -236,7 +234,7 @@ def evaluate(
     if sketched:
         refuse_beside_sketch(v=None if _is_auto(v) else v, kernel=options["kernel"])
         return evaluate_sketches(real, fake, options["eta"], level)
-    say = options["progress"] or (lambda _name, _share: None)
+    say = options["progress"] or silent
     say("reading", 0.0)
     data = read_judged(
         real, fake, held_out, reading_of(options), options["embed"], options["standardize"],

@@ -11,11 +11,11 @@ from kermix.pages.charts import gauge
 from kermix.pages.page import Page
 from kermix.pages.plot import Svg
 from kermix.pages.sheets import png_bytes, sheet
-from kermix.tables.compare.verdict import auc_text
 from kermix.tables.evaluate.evaluation_result import MAIN, SCORE_HEADS, Evaluation, percent
 from kermix.tables.evaluate.judged_data import JudgedData
 from kermix.tables.evaluate.ranking import RANKING_HEADS, Ranking
 from kermix.tables.evaluate.scores import Score
+from kermix.two_sample.classifier_test import auc_text
 
 __all__ = ["evaluation_report", "ranking_report"]
 

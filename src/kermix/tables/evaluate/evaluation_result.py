@@ -7,10 +7,11 @@ from typing import Any
 from kermix.errors import OptionError
 from kermix.evaluation.spectra import NovelMode
 from kermix.tables.compare.result import AnswerFirst, Shown, aligned
-from kermix.tables.compare.verdict import LITTLE, SMALL, SURELY, Verdict, auc_text
+from kermix.tables.compare.verdict import LITTLE, SMALL, SURELY, Verdict
 from kermix.tables.evaluate.copies import FEWEST_HELD_OUT, Memorizing, Panel
 from kermix.tables.evaluate.judged_data import JudgedData
 from kermix.tables.evaluate.scores import Score, TableScores
+from kermix.two_sample.classifier_test import auc_text
 
 __all__ = ["MAIN", "SCORE_HEADS", "Evaluation", "answer_of", "copies_in_words", "percent"]
 

@@ -16,8 +16,15 @@ import torch
 from torch import Tensor
 
 from kermix.data.readers.common import counted, listed, load_pyarrow
-from kermix.data.readers.frames import Frame, arrow_type, as_frame, build_frame, typed_array
-from kermix.data.schema.columns import UNKNOWN, CategoryColumn, NumberColumn, family
+from kermix.data.readers.frames import (
+    Frame,
+    arrow_type,
+    as_frame,
+    build_frame,
+    family,
+    typed_array,
+)
+from kermix.data.schema.columns import UNKNOWN, CategoryColumn, NumberColumn
 from kermix.data.schema.schema import EncodedTable, Schema, Unseen
 from kermix.data.schema.times import zoned_cells
 from kermix.data.schema.unmodelled import LeftOutColumn

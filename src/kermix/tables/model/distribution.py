@@ -321,10 +321,26 @@ class ColumnDistribution:
             weights, means, scales = (torch.from_numpy(t) for t in self._gaussians())
             z = (torch.from_numpy(scores)[:, None] - means) / scales
             logs = weights.clamp(min=1e-300).log() - scales.log() - 0.5 * z.square()
+            logs = logs.masked_fill(scales <= POINT, -torch.inf)
             inside = torch.logsumexp(logs, 1).numpy() - 0.5 * np.log(2 * np.pi)
-            found = found + np.where(codes == 0, inside, 0.0)
-            found = found + self.column.log_derivative(codes, scores)
+            inside = np.logaddexp(
+                inside + self.column.log_derivative(codes, scores), self._log_of_points(scores)
+            )
+            atoms = self.column.log_derivative(codes, scores)
+            found = found + np.where(codes == 0, inside, atoms)
         return np.asarray(found)
+
+    def _log_of_points(self, scores: np.ndarray) -> np.ndarray:  # (rows,)
+        """Logarithms of the probability of single numbers, divided by the step of rounding."""
+        column = self._numbers("density")
+        weights, means, scales = self._gaussians()
+        own, points = (column.map.inverse(places) for places in (scores[:, None], means))
+        same = np.abs(scores[:, None] - means) <= 9 * POINT
+        if column.decimals is not None:
+            same = rounded(own, column.decimals) == rounded(points, column.decimals)
+        mass = np.where((scales <= POINT) & same, weights, 0.0).sum(1)
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(mass) + column.log_density_of_one)
 
     def most_likely(self) -> Any:
         """The most likely value of a category, or the median of a number, as an Arrow array."""

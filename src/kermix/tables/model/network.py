@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from kermix.checks import rows_at_once
 from kermix.networks.linear import Linear, linear
 from kermix.tables.model.layout import REGRESSORS, TableLayout
 from kermix.tables.model.linear_relations import FINEST, Expected, StraightLines
 from kermix.tables.model.repeated_values import RAMPS, CellValues, ValueCodes
 
-__all__ = ["ColumnParts", "TableNetwork"]
+__all__ = ["ColumnParts", "TableNetwork", "log_scales_of", "network_rows_at_once"]
 
 # Reasoned, no record.
 LARGEST_LOGIT = 25.0  # so that sums of exponentials neither overflow nor vanish
@@ -411,6 +412,20 @@ class TableNetwork(nn.Module):
         """Log-likelihood of each cell that is not seen, given those that are; 0 for the latter."""
         found = self.column_log_likelihood(self(codes, values, seen), codes, values, seen)
         return found.masked_fill(seen, 0.0)
+
+
+def network_rows_at_once(network: TableNetwork, most: int = 8192) -> int:
+    """Rows whose outputs are held at a time: some 100 MB of them.
+
+    Args:
+        network: The network.
+        most: Draws depend on it, through the order of random numbers.
+    """
+    layout = network.layout
+    wide = network.members * network.out.out_features + layout.total
+    if layout.repeated:  # probabilities of the values of one column, and of what is in a cell
+        wide += 4 * max(len(own.counts) for own in layout.repeated)
+    return rows_at_once(wide, 32_000_000, most=most)
 
 
 def bounded(logits: Tensor) -> Tensor:

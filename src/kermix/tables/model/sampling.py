@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kermix.checks import rows_at_once
 from kermix.data.readers.frames import Frame
 from kermix.data.schema.columns import UNKNOWN
 from kermix.data.schema.schema import EncodedTable, Schema
@@ -21,7 +20,12 @@ from kermix.tables.model.distribution import column_distribution
 from kermix.tables.model.equal_columns import copy_equal_columns
 from kermix.tables.model.exact_relations import EMPTY
 from kermix.tables.model.layout import TableLayout
-from kermix.tables.model.network import ColumnParts, TableNetwork, log_scales_of
+from kermix.tables.model.network import (
+    ColumnParts,
+    TableNetwork,
+    log_scales_of,
+    network_rows_at_once,
+)
 
 __all__ = [
     "Gaps",
@@ -31,25 +35,10 @@ __all__ = [
     "draw_cells",
     "most_likely_cells",
     "most_likely_rows",
-    "network_rows_at_once",
     "orders_of",
 ]
 
 Rows = tuple[Tensor, Tensor]  # codes (N, D), values (N, Q)
-
-
-def network_rows_at_once(network: TableNetwork, most: int = 8192) -> int:
-    """Rows whose outputs are held at a time: some 100 MB of them.
-
-    Args:
-        network: The network.
-        most: Draws depend on it, through the order of random numbers.
-    """
-    layout = network.layout
-    wide = network.members * network.out.out_features + layout.total
-    if layout.repeated:  # probabilities of the values of one column, and of what is in a cell
-        wide += 4 * max(len(own.counts) for own in layout.repeated)
-    return rows_at_once(wide, 32_000_000, most=most)
 
 
 @torch.no_grad()

@@ -30,14 +30,13 @@ from kermix.tables.model.distribution import (
     conditional_distribution,
 )
 from kermix.tables.model.equal_columns import unequal_rows
-from kermix.tables.model.network import ColumnParts, TableNetwork
+from kermix.tables.model.network import ColumnParts, TableNetwork, network_rows_at_once
 from kermix.tables.model.sampling import (
     Gaps,
     chain_log_density,
     complete,
     most_likely_cells,
     most_likely_rows,
-    network_rows_at_once,
     orders_of,
 )
 from kermix.tables.model.training_rows import KeepAway

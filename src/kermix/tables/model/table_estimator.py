@@ -22,7 +22,8 @@ from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.errors import OptionError, PoorFitWarning, RunError, SchemaError, TableError
 from kermix.tables.model.conditioning import place_of
 from kermix.tables.model.equal_columns import check_equal_columns
-from kermix.tables.model.layout import TableLayout, with_codes
+from kermix.tables.model.layout import TableLayout
+from kermix.tables.model.layout_search import find_layout, with_codes
 from kermix.tables.model.network import TableNetwork
 from kermix.tables.model.planning import SIZES, planned
 from kermix.tables.model.table_answers import TableAnswers
@@ -190,7 +191,7 @@ class TableModel(TableAnswers, BaseEstimator):
         if self.target is not None:
             place_of(schema, self.target)
         encoded = schema.encode(frame)
-        layout = TableLayout.found(schema, frame, encoded, self.equal_columns)
+        layout = find_layout(schema, frame, encoded, self.equal_columns)
         schema, encoded, layout = with_codes(schema, frame, encoded, layout)
         found = _Encoded(schema, layout, frame, encoded, weights)
         return self._trained(found, began)

@@ -13,8 +13,7 @@ from torch import Tensor
 from kermix.distributed.processes import Ranks
 from kermix.tables.model.calibration import OutOfFold, calibrate, match_flags
 from kermix.tables.model.layout import TableLayout
-from kermix.tables.model.network import TableNetwork
-from kermix.tables.model.sampling import network_rows_at_once
+from kermix.tables.model.network import TableNetwork, network_rows_at_once
 from kermix.tables.model.table_settings import FEWEST_HELD_OUT, REPORTS, TableModelSettings
 from kermix.tables.model.training_rows import (
     LARGEST_SHUFFLE,

@@ -19,7 +19,6 @@ from kermix.tables.compare.column_charts import (
     step_of,
     tick_of,
 )
-from kermix.tables.compare.verdict import area_text
 from kermix.tables.runs.table_quality import Conditional, TableQuality
 from kermix.tables.runs.target_quality import (
     ClassQuality,
@@ -28,6 +27,7 @@ from kermix.tables.runs.target_quality import (
     TargetQuality,
 )
 from kermix.training.loop import Row
+from kermix.two_sample.classifier_test import area_text
 
 __all__ = ["ANSWER", "NETWORK", "conditional_cards", "write_table_report", "write_target_report"]
 

@@ -1,4 +1,4 @@
-"""What a fit's report says: how good samples are, and columns given others, by data and model."""
+"""What a fit's report says: how good samples are, columns given others, and what may help."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -15,6 +15,7 @@ from kermix.data.schema.columns import CategoryColumn, NumberColumn
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.errors import SampleError
 from kermix.pages.charts import Bins
+from kermix.runs.run import Outcome
 from kermix.tables.compare.coincidence import read_once
 from kermix.tables.compare.column_changes import (
     ColumnValues,
@@ -25,10 +26,13 @@ from kermix.tables.compare.column_changes import (
     variation_by_chance,
 )
 from kermix.tables.compare.column_charts import encoded_values, step_of
-from kermix.tables.compare.verdict import classify
 from kermix.tables.model.distribution import ColumnDistribution
+from kermix.tables.model.table_settings import TableModelSettings
 from kermix.tables.model.training_rows import closest_distances, copies
+from kermix.training.budget import BEST, DEFAULT, QUICK, in_words, seconds_of
 from kermix.training.mixture_search import gaussian_log_densities
+from kermix.two_sample.classifier_test import area_text, tell_apart
+from kermix.two_sample.permutation import own_generator
 
 __all__ = [
     "Conditional",
@@ -38,6 +42,9 @@ __all__ = [
     "conditionals_of",
     "grouped",
     "judge_samples",
+    "longer_budget",
+    "not_good_yet",
+    "steps_told",
     "strongest_pairs",
 ]
 
@@ -128,7 +135,7 @@ def judge_samples(
     fitted = data[train]
     judged = data[np.sort(held) if len(held) else np.sort(train[: len(log_density)])]
     rows = _read_as(schema, tables)
-    apart = classify(rows)
+    apart = tell_apart(rows.pooled, rows.n, rows.places, own_generator(0))
     modelled = {column.name for column in schema.modelled}
     values = {name: rows.column(name) for name in rows.names if name in modelled}
     pairs, floor = _pairs(values, rows.n)
@@ -409,3 +416,67 @@ def _compared(
     bins = Bins.over(numbers, step_of(values), log=False)
     model = answer.shares(bins.edges).mean(0)
     return Conditional(column.name, words, values, bins, bins.shares(numbers), model)
+
+
+# Conventions.
+TO_THE_END = 0.9  # share of the steps after which the best one is called the end
+EASILY = 0.9  # AUC from which samples are told from data easily
+LONGER = 4  # times as long
+
+
+def steps_told(outcome: Outcome, kept: int, settings: TableModelSettings) -> str:
+    """How many steps there were and how long they took, which was kept, and what more would bring.
+
+    Args:
+        outcome: How the training ended.
+        kept: The step whose weights are kept; 0 where no rows were held out.
+        settings: Those of the fit.
+    """
+    steps = f"{outcome.step:,}"
+    if outcome.trainer is not None and outcome.trainer.task.course.spent:
+        steps += f" in {in_words(outcome.trainer.task.course.spent)}"
+        if seconds_of(settings.budget) is not None:
+            steps += f" of the {settings.budget} for the whole fit"
+    if not kept:
+        return steps
+    if not gained_to_the_end(outcome, kept):
+        return (f"{steps}, of which step {kept:,} was kept; held-out rows gained nothing after "
+                "it, so more steps would probably not help")  # fmt: skip
+    longer = longer_budget(settings)
+    how = f" (--budget {longer})" if longer else ""
+    return f"{steps}; held-out rows gained to the end, so more steps would probably help{how}"
+
+
+def gained_to_the_end(outcome: Outcome, kept: int) -> bool:
+    """Whether the best step was among the last."""
+    return kept >= TO_THE_END * outcome.step
+
+
+def longer_budget(settings: TableModelSettings) -> str | None:
+    """The next longer budget; None where there is none.
+
+    Example:
+        >>> longer_budget(TableModelSettings(budget="quick"))
+        'default'
+        >>> longer_budget(TableModelSettings(budget="30s"))
+        '2m'
+    """
+    seconds = seconds_of(settings.budget)
+    if seconds is None:
+        return {QUICK: DEFAULT, DEFAULT: BEST, None: BEST}.get(settings.budget)
+    return in_words(LONGER * seconds).replace(" min", "m").replace(" ", "")
+
+
+def not_good_yet(
+    quality: TableQuality, outcome: Outcome, kept: int, settings: TableModelSettings
+) -> str | None:
+    """Why samples should not be used yet, and what would help, as a sentence; None if they may."""
+    if quality.auc is None or quality.interval is None or quality.auc < EASILY:
+        return None
+    told = (f"Not a good model yet: a classifier tells samples from data easily, with "
+            f"{area_text(quality.auc, quality.interval)}")  # fmt: skip
+    longer = longer_budget(settings)
+    if longer is None or not gained_to_the_end(outcome, kept):
+        return (f"{told}. More steps would probably not help; more rows or fewer columns "
+                "(--exclude) may.")  # fmt: skip
+    return f"{told}. A longer fit would probably help: --budget {longer}."

@@ -27,8 +27,7 @@ from kermix.runs.run import Draw, Kind, Numbers, OnRows, Outcome, Run
 from kermix.tables.model.conditioning import given_cell, place_of
 from kermix.tables.model.distribution import ColumnDistribution
 from kermix.tables.model.layout import TableLayout
-from kermix.tables.model.network import TableNetwork
-from kermix.tables.model.sampling import network_rows_at_once
+from kermix.tables.model.network import TableNetwork, network_rows_at_once
 from kermix.tables.model.table_answers import TableAnswers
 from kermix.tables.model.table_settings import TableModelSettings
 from kermix.tables.model.table_training import TableModelTask
@@ -365,9 +364,8 @@ def drawn_parts(model: Any, n: int, seed: int, blocks: int = 1, **options: Any) 
 
 def _finish(run: Run, data: TableData, outcome: Outcome) -> Numbers:
     """Write samples and report; returns the numbers to show."""
-    from kermix.tables.runs.more_time import not_good_yet
     from kermix.tables.runs.run_pages import ANSWER, write_table_report
-    from kermix.tables.runs.table_quality import conditionals_of
+    from kermix.tables.runs.table_quality import conditionals_of, not_good_yet
 
     held, train = data.split(run.settings)
     densities = {}
@@ -455,8 +453,8 @@ def _numbers(
     kept: int,
     settings: TableModelSettings,
 ) -> Numbers:
-    from kermix.tables.compare.verdict import area_text
-    from kermix.tables.runs.more_time import steps_told
+    from kermix.tables.runs.table_quality import steps_told
+    from kermix.two_sample.classifier_test import area_text
 
     schema = data.schema
     kinds = [c.kind for c in schema.columns]

@@ -26,13 +26,17 @@ from kermix.data.readers.common import (
     size_of,
 )
 from kermix.data.readers.formats import parquet_errors
-from kermix.data.readers.frames import Frame, as_frame, taken_rows
+from kermix.data.readers.frames import (
+    Frame,
+    as_frame,
+    family,
+    taken_rows,
+)
 from kermix.data.readers.parts import (
     Files,
     open_files,
 )
 from kermix.data.readers.reading import read_frame
-from kermix.data.schema.columns import family
 from kermix.data.schema.key_text import key_texts
 from kermix.data.schema.keys import KeyPattern
 from kermix.data.schema.schema import EncodedTable, Schema
@@ -44,7 +48,8 @@ from kermix.tables.model.equal_columns import (
     equal_notes,
     link_notes,
 )
-from kermix.tables.model.layout import TableLayout, with_codes
+from kermix.tables.model.layout import TableLayout
+from kermix.tables.model.layout_search import find_layout, with_codes
 from kermix.tables.model.table_settings import TableModelSettings
 from kermix.tables.model.training_rows import RowStore, StoredRows, TableRows, copies, table_split
 
@@ -299,7 +304,7 @@ class TableData(NamedTuple):
         """
         encoded = schema.encode(frame, name=frame.name, extra=True)
         if layout is None:
-            layout = TableLayout.found(schema, frame, encoded, whole=whole)
+            layout = find_layout(schema, frame, encoded, whole=whole)
             schema, encoded, layout = with_codes(schema, frame, encoded, layout)
         return cls(frame, schema, encoded, layout)
 
