@@ -13,7 +13,8 @@ from torch.nn import functional
 
 __all__ = ["Linear", "linear"]
 
-LEAST_WORK = 2**21  # multiplications; of smaller products the call takes longer (speed-cpu2.json)
+# Reasoned, no record.
+LEAST_WORK = 2**21  # multiplications; of smaller products the call takes longer
 
 
 class Linear(nn.Linear):
