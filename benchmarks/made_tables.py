@@ -5,7 +5,7 @@ processor is fitted to each table, and draws as many rows. Trees (five folds) th
 apart, by all columns and by those that belong together: an AUC of one half says that they cannot.
 
 - places: clustered coordinates of two decimals, dates with few weekends, prices in 9;
-- halves: half hours of some hundred days, whose prices and loads are rounded, so that each value
+- halves: half hours of some months, whose prices and loads are rounded, so that each value
   comes back dozens of times, and columns that are constant until a day;
 - chains: numbers that are computed from each other (sums, products, ratios, a logarithm of a sum,
   rounded in between), in which some rows have the values of others.
@@ -48,11 +48,11 @@ def places(rows: int, seed: int = 0) -> Table:
 
 
 def halves(rows: int, seed: int = 0) -> Table:
-    """A market by half hours: some of the half hours of 600 days."""
+    """A market by half hours: most half hours of 150 days."""
     import pandas as pd
 
     random = np.random.default_rng(seed)
-    days, slots = 600, 48
+    days, slots = 150, 48
     season = np.sin(2 * np.pi * np.arange(days) / 365)
     drift = np.cumsum(random.normal(0, 0.08, days))
     at = np.sort(random.choice(days * slots, rows, replace=False))
@@ -62,7 +62,7 @@ def halves(rows: int, seed: int = 0) -> Table:
     load = 0.45 + 0.1 * season[day] + 0.14 * daily - 0.06 * weekend
     load = load + 0.025 * random.normal(size=rows)
     price = np.exp(-3 + 2.2 * load + 0.5 * drift[day] / 2 + 0.25 * random.normal(size=rows))
-    late = day >= 230
+    late = day >= 58
     other = np.exp(-5.5 + 1.5 * load + 0.3 * random.normal(size=rows))
     flow = 0.5 + 0.3 * (price - price.mean()) / price.std() * 0.3 + 0.1 * random.normal(size=rows)
     return pd.DataFrame({
@@ -111,9 +111,9 @@ def chains(rows: int, seed: int = 0, broken: float = 0.03) -> Table:
 
 
 TABLES: dict[str, tuple[Callable[[int], Table], int, tuple[tuple[str, ...], ...]]] = {
-    "places": (places, 8000, (("north", "east"), ("sold",), ("north", "east", "sold"),
+    "places": (places, 5000, (("north", "east"), ("sold",), ("north", "east", "sold"),
                               ("size", "price"))),
-    "halves": (halves, 12_000, (("date",), ("date", "slot"), ("price", "load"),
+    "halves": (halves, 6000, (("date",), ("date", "slot"), ("price", "load"),
                                 ("price2", "load2", "flow"), ("date", "weekday"))),
     "chains": (chains, 1700, (("length", "volume", "a_kinds", "b_kinds"), ("hard", "easy"),
                               ("volume", "hard", "effort", "hours", "content"),

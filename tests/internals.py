@@ -152,7 +152,7 @@ if TYPE_CHECKING:
     from kermix.evaluation.spectra import Spectrum, number_interval
     from kermix.explore.query_service import QueryService, texts
     from kermix.explore.server import Address, Server, application, free_socket, server_of
-    from kermix.explore.session import Explored, explorable, odd_rows
+    from kermix.explore.session import Explored, explorable, outliers
     from kermix.explore.watch import checked
     from kermix.files import (
         read_checksummed,
@@ -398,7 +398,7 @@ if TYPE_CHECKING:
         TableData,
         form_of,
         look_at_large,
-        look_through,
+        scan,
     )
     from kermix.tables.sketch_sampling import typed_sample
     from kermix.training.budget import Course, in_words, seconds_of

@@ -178,7 +178,7 @@ def test_row_numbers_of_tables_of_numbers_are_not_compared():
 
 
 def test_a_table_trained_from_disk_knows_the_ids_of_all_its_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr("internals.training_data_module.look_through.__defaults__", (64,))
+    monkeypatch.setattr("internals.training_data_module.scan.__defaults__", (64,))
     monkeypatch.setattr("internals.training_data_module.MOST_VALUES", 10)
     data = orders(300)
     data["order"] = [f"T-{100_000 + 7 * k % 3100}" for k in range(300)]

@@ -177,10 +177,10 @@ def test_checks_odd_rows_and_a_row_that_is_loaded(opened, address, run):
     assert names == [name for name, _ in sorted(saved["columns"], key=lambda c: -c[1])]
     assert "told apart from data" in page.locator("#check table").inner_text()
     page.get_by_role("tab", name="Odd rows").click()
-    page.locator("#odd[data-done]").wait_for()
+    page.locator("#outliers[data-done]").wait_for()
     table, scores = people(), run.score(people())
     worst = int(scores.argmin())
-    first = page.locator("#odd tbody tr").first
+    first = page.locator("#outliers tbody tr").first
     assert first.locator("td").nth(1).inner_text() == f"{scores.min():.2f}"
     first.get_by_role("button", name=f"Row {worst + 2}: load into Ask").click()
     assert page.get_by_role("tab", name="Ask").get_attribute("aria-selected") == "true"
@@ -200,7 +200,7 @@ def test_hostile_names_and_values_are_text(opened, address):
     assert EVIL in page.locator("#likely td").all_inner_texts()
     for tab in ("Check", "Odd rows"):
         page.get_by_role("tab", name=tab).click()
-        page.locator(f"#{'check' if tab == 'Check' else 'odd'}[data-done]").wait_for()
+        page.locator(f"#{'check' if tab == 'Check' else 'outliers'}[data-done]").wait_for()
     assert page.locator("main img").count() == 0
     assert page.locator("main script").count() == 0
 
@@ -214,7 +214,7 @@ def test_it_is_readable_on_a_phone_and_by_keyboard(opened, address):
         page.emulate_media(color_scheme=scheme)
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == colour
     page.get_by_role("tab", name="Ask").focus()
-    for name, part in (("Check", "check"), ("Odd rows", "odd"), ("Watch", "watch")):
+    for name, part in (("Check", "check"), ("Odd rows", "outliers"), ("Watch", "watch")):
         page.keyboard.press("ArrowRight")
         chosen = page.get_by_role("tab", name=name)
         assert chosen.get_attribute("aria-selected") == "true"

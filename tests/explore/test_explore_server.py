@@ -179,7 +179,7 @@ def test_checks_and_odd_rows_come_when_they_are_done(address, run):
     saved = json.loads((run.folder / "result.json").read_text())
     assert found["scores"]["auc"] == saved["auc"]
     assert {c["name"]: c["difference"] for c in found["columns"]} == dict(saved["columns"])
-    odd = settled(address, "odd")
+    odd = settled(address, "outliers")
     scores = run.score(people())
     assert odd["rows"][0]["row"] == int(scores.argmin()) + 2, "the line of the file"
     assert odd["rows"][0]["log_density"] == pytest.approx(scores.min(), rel=1e-5)
@@ -421,7 +421,7 @@ def test_a_fit_of_rows_is_asked_in_closed_form(tmp_path):
     assert 10_000 < float(answer["income"]["middle"]) < 50_000
     with served(explored) as address:
         assert settled(address, "check")["scores"]["density_name"] == "held-out log-density"
-        odd = settled(address, "odd")["rows"][0]
+        odd = settled(address, "outliers")["rows"][0]
         assert odd["log_density"] == pytest.approx(float(run.score(table).min()), rel=1e-5)
         body = {"given": {"size": "180"}, "n": 5, "seed": 0, "safe": False}
         _, _, data = asked(address, f"/{address.token}/api/draws.csv", body)
@@ -448,7 +448,7 @@ def test_odd_rows_of_a_mixture_are_lines_of_the_file(tmp_path):
                  refine_steps=5, components=2, device="cpu")  # fmt: skip
     lines = (tmp_path / "people.csv").read_text().splitlines()
     with served(Explored.open(run.folder)) as address:
-        odd = settled(address, "odd")["rows"]
+        odd = settled(address, "outliers")["rows"]
         assert odd[0]["row"] == 79
         for row in odd[:5]:
             assert lines[row["row"] - 1].startswith(f"{float(row['values']['size'])},")
@@ -459,8 +459,8 @@ def test_a_table_that_is_gone_leaves_the_questions(run, tmp_path):
     with served(Explored.open(gone)) as address:
         assert "size" in told(address, "ask", {"given": {}})
         assert "size" in told(address, "likely", {"given": {}})
-        told(address, "odd")
-        while (found := told(address, "odd"))["state"] == "working":
+        told(address, "outliers")
+        while (found := told(address, "outliers"))["state"] == "working":
             pass
         assert "cannot be read" in found["error"]
 

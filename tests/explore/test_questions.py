@@ -14,7 +14,7 @@ from internals import (
     TableMixture,
     as_frame,
     checked,
-    odd_rows,
+    outliers,
     texts,
 )
 from kermix import Schema
@@ -154,7 +154,7 @@ def test_odd_rows_have_the_lowest_density_and_say_why():
     table.loc[17, "b"] = 15_000.0
     table.loc[33, "a"] = -7.0
     model = gaussian(table, [0.0, 5000.0], [1.0, 1000.0])
-    found = odd_rows(model, as_frame(table))
+    found = outliers(model, as_frame(table))
     assert [row["row"] for row in found["rows"][:2]] == [17, 33]
     logs = norm(0, 1).logpdf(table["a"]) + norm(5000, 1000).logpdf(table["b"])
     assert found["rows"][0]["log_density"] == pytest.approx(logs[17])
@@ -176,7 +176,7 @@ def test_the_reasons_of_an_odd_row_do_not_depend_on_units():
     nats = []
     for unit in (1e-4, 1.0, 1e4):
         scaled = table * [unit, 1.0]
-        found = odd_rows(gaussian(scaled, [0.0, 0.0], [unit, 1.0]), as_frame(scaled))
+        found = outliers(gaussian(scaled, [0.0, 0.0], [unit, 1.0]), as_frame(scaled))
         assert found["rows"][0]["row"] == 5
         nats.append([r["nats"] for r in found["rows"][0]["reasons"]])
     np.testing.assert_allclose(nats[0], nats[1])
@@ -187,7 +187,7 @@ def test_a_mixed_table_has_odd_rows_too(model):
     table = people()
     table.loc[3, "size"] = 150.0
     table.loc[3, "sex"] = "m"
-    found = odd_rows(model, as_frame(table))
+    found = outliers(model, as_frame(table))
     assert len(found["rows"]) == 100
     logs = [row["log_density"] for row in found["rows"]]
     assert logs == sorted(logs)

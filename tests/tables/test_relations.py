@@ -194,6 +194,14 @@ def test_samples_keep_them_as_often_as_the_table(model):
         assert found[name] == pytest.approx(wanted[name], abs=0.02 if name == "product" else 0.0)
 
 
+@pytest.mark.parametrize("kind", ["lookup", "order", "lattice", "sum"])
+def test_exceptions_are_drawn_as_often_as_the_table_has_them(kind):
+    planted = planted_table(kind, 1500, 0.05, 0.0, seed=7)
+    table = pd.DataFrame(planted.columns)
+    drawn = km.TableModel(**TINY).fit(table).sample(6000, random_state=1)
+    assert planted.holds(drawn).mean() == pytest.approx(planted.holds(table).mean(), abs=0.01)
+
+
 @pytest.mark.parametrize(
     "given", [{"total": 60}, {"amount": 512.4}, {"country": "c"}, {"rebuilt": 1950}, {"men": 31}]
 )
@@ -244,6 +252,35 @@ def test_densities_are_finite_also_where_a_relation_is_broken(model):
     found = model.score_samples(table)
     assert np.isfinite(found).all()
     assert found[7] < np.median(found)
+
+
+def mass(table, grids):
+    """The sum of densities over all rows that there may be."""
+    model = km.TableModel(**TINY).fit(pd.DataFrame(table))
+    assert model.relations
+    names, cells = zip(*grids.items(), strict=True)
+    every = pd.MultiIndex.from_product(cells, names=names).to_frame(index=False)
+    return np.exp(model.score_samples(every, orders=2)).sum()
+
+
+def test_densities_sum_to_one_with_tables_of_values_sums_and_steps():
+    random, rows = np.random.default_rng(0), 1500
+    a, b, city = (random.integers(0, k, rows) for k in (25, 22, 12))
+    broken = random.random(rows) < 0.05
+    total = np.where(broken, random.integers(0, 46, rows), a + b)
+    whole = {"a": range(25), "b": range(22), "total": range(47)}
+    assert mass({"a": a, "b": b, "total": total}, whole) == pytest.approx(1, abs=0.005)
+    names = np.array([f"city {k:02d}" for k in range(12)])
+    country = np.array(list("wxyz"))[np.where(broken, random.integers(0, 4, rows), city % 4)]
+    whole = {"city": list(names), "country": list("wxyz")}
+    assert mass({"city": names[city], "country": country}, whole) == pytest.approx(1, abs=1e-4)
+    dose = 5 * random.poisson(60, rows)
+    dose = np.where(broken, dose + random.integers(-9, 9, rows), dose)
+    sex = random.choice(["f", "m"], rows)
+    whole = {"dose": range(dose.min() - 100, dose.max() + 101), "sex": ["f", "m"]}
+    once = (np.unique(dose, return_counts=True)[1] == 1).mean()
+    share = once * len(np.unique(dose)) / rows  # kept for values never seen, between those seen
+    assert 1 - 1.5 * share < mass({"dose": dose, "sex": sex}, whole) < 1.001
 
 
 def test_saved_with_the_model(model, tmp_path):

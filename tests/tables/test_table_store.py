@@ -20,9 +20,9 @@ from internals import (
     begin_fit,
     load_checkpoint,
     look_at_large,
-    look_through,
     open_files,
     open_run,
+    scan,
     schema_of,
     table_split,
 )
@@ -135,7 +135,7 @@ def test_a_look_finds_what_a_sample_misses(folder, tmp_path, sample):
     table.loc[888, "rating"] = np.nan
     table["row"] = np.arange(len(table)) + 17
     table.to_parquet(tmp_path / "t.parquet", row_group_size=64)
-    look = look_through(open_files([str(tmp_path / "t.parquet")], typed=True), 5, sample)
+    look = scan(open_files([str(tmp_path / "t.parquet")], typed=True), 5, sample)
     assert look.rows == 900
     assert look.sample.rows <= min(900, sample + 40)
     large = look_at_large(tmp_path / "t.parquet", {}, 5, sample).schema
@@ -154,7 +154,7 @@ def test_the_sample_is_drawn_evenly(tmp_path):
     table = pyarrow.table({"x": np.arange(5000) + 0.5})
     parquet.write_table(table, tmp_path / "n.parquet", row_group_size=500)
     files = open_files([str(tmp_path / "n.parquet")], typed=True)
-    found = [np.array(look_through(files, s, 500).sample.columns["x"]) for s in range(8)]
+    found = [np.array(scan(files, s, 500).sample.columns["x"]) for s in range(8)]
     shares = np.histogram(np.concatenate(found), 10, (0, 5000))[0] / sum(map(len, found))
     assert abs(shares - 0.1).max() < 0.025
     assert all((np.diff(f) > 0).all() for f in found)

@@ -92,3 +92,10 @@ def test_a_resumed_course_counts_the_time_trained_before():
     then = again.now
     again.train(start=step)
     assert before + (again.now - then) + 20.0 == pytest.approx(110.0, rel=0.06)
+
+
+def test_some_time_is_trained_even_where_the_ending_takes_all():
+    machine = Machine({**PLAN, "ending": 500.0, "least": 30.0}, pace=0.1)
+    step, _ = machine.train()
+    assert machine.now - 100.0 == pytest.approx(30.0, rel=0.15)
+    assert step > 250

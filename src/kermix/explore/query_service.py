@@ -251,7 +251,7 @@ class QueryService:
         return {**told, "positions": positions(alone)}
 
     def typed(self, given: Any) -> dict[str, Any]:
-        """Values that came as text, as the model takes them; refused by name if they are odd."""
+        """Values that came as text, as the model takes them; refused by name if they cannot be."""
         if not isinstance(given, Mapping):
             raise OptionError("given: expected an object of values by column.")
         cells = {}

@@ -222,7 +222,7 @@ def application(explored: Explored, address: Address) -> Guard:
 
     def keep() -> dict[str, Any]:
         explored.keep()
-        return explored.told()
+        return explored.summary()
 
     asks = explored.questions
     routes = [
@@ -231,10 +231,10 @@ def application(explored: Explored, address: Address) -> Guard:
         Route("/explore.css", page(render("explore.css.j2"), "text/css")),
         *(Route(f"/{name}", page((resources.files("kermix.explore") / "page" / name).read_text(),
                                  "text/javascript")) for name in SCRIPTS),
-        Route("/api/state", answer(explored.told)),
+        Route("/api/state", answer(explored.summary)),
         Route("/api/model", answer(lambda: asks().described)),
         Route("/api/check", answer(explored.check)),
-        Route("/api/odd", answer(explored.odd)),
+        Route("/api/outliers", answer(explored.outliers)),
         Route("/api/watch", answer(explored.watched)),
         Route("/api/ask", answer(lambda given: asks().ask(given), "given"), methods=["POST"]),
         Route("/api/likely", answer(lambda g: asks().likely(g), "given"), methods=["POST"]),

@@ -29,10 +29,10 @@ from kermix.tables.runs.table_run import csv_form
 from kermix.tables.runs.training_data import TableData
 from kermix.training.samples_task import split_rows
 
-__all__ = ["DRAWS", "Explored", "explorable", "odd_rows"]
+__all__ = ["DRAWS", "Explored", "explorable", "outliers"]
 
 
-def odd_rows(
+def outliers(
     model: Answering,
     frame: Frame,
     numbers: np.ndarray | None = None,
@@ -183,7 +183,7 @@ class Explored:
         self._preview: Preview | None = None
         self.fitting = Fitting(run.folder) if fit else None
         self._check = Job(lambda count: self._checked())
-        self._odd = Job(self._odd_rows)
+        self._outlying = Job(self._outliers)
 
     @classmethod
     def open(cls, folder: Path) -> "Explored":
@@ -259,7 +259,7 @@ class Explored:
             return f"Training was stopped, and there is no model yet. To continue: {self.resume}"
         return "The model is still training; it can be queried when training is done."
 
-    def told(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """What the page shows at its head, and how far the fit is."""
         state, explore = self.state, f"kermix explore {shlex.quote(str(self.run.folder))}"
         told = {"name": self.name, "state": state, "folder": str(self.run.folder),
@@ -277,7 +277,7 @@ class Explored:
     def watched(self) -> dict[str, Any]:
         """The history of the training, and samples of the best model so far."""
         rows = history(self.run.folder)
-        told = {**self.told(), "history": rows, "total": self.run.settings.steps,
+        told = {**self.summary(), "history": rows, "total": self.run.settings.steps,
                 "chart": curve(rows) if rows else None}  # fmt: skip
         if self.run.kind.name == TABLE and told["state"] in ("training", "keeping"):
             if self._preview is None:
@@ -300,10 +300,10 @@ class Explored:
         self.questions()
         return self._check.answer()
 
-    def odd(self) -> dict[str, Any]:
+    def outliers(self) -> dict[str, Any]:
         """The odd rows, when they are found."""
         self.questions()
-        return self._odd.answer()
+        return self._outlying.answer()
 
     def _checked(self) -> dict[str, Any]:
         questions, data = self.questions(), self.data()
@@ -311,9 +311,9 @@ class Explored:
         split, seed = _split(self.run, data), self.run.settings.seed
         return checked(questions.model, data, split, seed, quality)
 
-    def _odd_rows(self, count: Callable[[int], None]) -> dict[str, Any]:
+    def _outliers(self, count: Callable[[int], None]) -> dict[str, Any]:
         data = self.data()
-        return odd_rows(self.questions().model, data.frame, data.numbers, count)
+        return outliers(self.questions().model, data.frame, data.numbers, count)
 
     def drawn_file(
         self, given: Any, count: Any, seed: Any, safe: Any, on_rows: Callable[[int], None]
@@ -321,7 +321,7 @@ class Explored:
         """A text file of rows with what is given, as `kermix sample` writes it, piece by piece.
 
         Args:
-            given: As for `Questions.ask`.
+            given: As for `QueryService.ask`.
             count: How many rows.
             seed: Of the rows.
             safe: Whether text that a spreadsheet would take for a formula is escaped.

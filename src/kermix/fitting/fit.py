@@ -72,9 +72,7 @@ def check_settings(settings: Mapping[str, Any], target: str | None) -> None:
         table_settings(own, None if target is None else 0)
     elif mixed := sorted(set(settings) & (OF_TABLES - _of_model(model))):
         raise OptionError(f"{mixed[0]} is a setting of the table model (model='table').")
-    of_rows = {n: value for n, value in settings.items() if n in _names_of_rows(model)}
-    if of_rows:
-        _of_rows(of_rows)
+    _check_as_rows(settings, model)
 
 
 def _of_model(model: str | None) -> set[str]:
@@ -82,10 +80,11 @@ def _of_model(model: str | None) -> set[str]:
     return {*OF_IMAGES} if model in get_args(ImageModelName) else set()
 
 
-def _names_of_rows(model: str | None) -> set[str]:
-    """Settings of rows that tell nothing of other models, unless one of these is named."""
-    own = {*FOR_ROWS.names} - {"budget"}
-    return set() if model in ("codes", "code-mixture", "table") else own
+def _check_as_rows(settings: Mapping[str, Any], model: str | None) -> None:
+    """Refuse values that rows do not allow, unless a model of something else is named."""
+    own = {n: v for n, v in settings.items() if n in FOR_ROWS.names and n != "budget"}
+    if own and model not in ("codes", "code-mixture", "table"):
+        _of_rows(own)
 
 
 def _of_rows(settings: Mapping[str, Any]) -> FitSettings:

@@ -449,4 +449,4 @@ def _line(x: Tensor, y: Tensor, mixture: GaussianMixture, name: str) -> Card:
 
 def _sheet(rows: Tensor, image: tuple[int, int, int], name: str) -> Card:
     shown = sheet(rows[:48].reshape(-1, *image), 8)
-    return Card(name, charts.picture(png_bytes(shown, max(1, 320 // shown.shape[1])), shown, name))
+    return Card(name, charts.image(png_bytes(shown, max(1, 320 // shown.shape[1])), shown, name))

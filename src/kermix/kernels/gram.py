@@ -205,19 +205,15 @@ class _Gram(torch.autograd.Function):
             return (None,) * 8
         a, b, nearest, log_scale, kept, *learned = ctx.saved_tensors
         rates, log_weights = learned or ctx.numbers
-        distances: Tensor | None = kept
-        if torch.is_grad_enabled():  # they must depend on the points again
-            distances = squared_distances(a, b, ctx.same, ctx.layout)
-        elif ctx.keeps_kernel:
-            distances = None
-        kernels = (
-            [kept]
-            if distances is None
-            else kernels_at(distances, rates, log_weights, nearest, log_scale)
-        )
+        distances: Tensor | None = None
+        seen, kernels = None, [kept]
+        again = torch.is_grad_enabled()  # distances must depend on the points again
+        if again or not ctx.keeps_kernel:
+            distances = squared_distances(a, b, ctx.same, ctx.layout) if again else kept
+            seen = distances.detach()
+            kernels = kernels_at(distances, rates, log_weights, nearest, log_scale)
         parts = [grad * kernel for kernel in kernels]
         pulls = [rate * part for rate, part in zip(rates, parts, strict=True)]
-        seen = None if distances is None else distances.detach()
         toward_b, toward_a = attraction(
             sum(pulls[1:], start=pulls[0]),
             a,

@@ -26,8 +26,8 @@ from kermix.pages.plot import (
     text_at,
 )
 
-__all__ = ["CARD", "Bins", "bars", "column_chart", "confusion", "curves", "gauge", "heat",
-           "histogram", "picture", "training"]  # fmt: skip
+__all__ = ["CARD", "Bins", "bars", "column_chart", "confusion", "curves", "gauge", "heat_map",
+           "histogram", "image", "training"]  # fmt: skip
 
 CARD = 260  # width of a small chart in pixels: convention
 
@@ -232,7 +232,7 @@ def column_chart(
     return bars(names, [s[: len(names)] for s in shares], about)
 
 
-def heat(
+def heat_map(
     values: np.ndarray,  # (rows, columns), from the lowest row; -1 to 1, NaN where nothing is
     across: tuple[str, Ticks],
     up: tuple[str, Ticks],
@@ -297,7 +297,7 @@ def confusion(counts: np.ndarray, names: Sequence[str]) -> Svg:  # (true, predic
     # The square root shows rare mistakes beside the diagonal.
     texts = [[f"{n}" if n else "" for n in line] for line in counts[::-1].tolist()] if few else ()
     up = [(1 - place, name) for place, name in shown]
-    return heat(np.sqrt(shares[::-1]), ("predicted class", shown), ("true class", up),
+    return heat_map(np.sqrt(shares[::-1]), ("predicted class", shown), ("true class", up),
                 "True and predicted classes", texts, downwards=True)  # fmt: skip
 
 
@@ -332,8 +332,8 @@ def training(history: Sequence[Mapping[str, float]], metric: str) -> list[Card]:
             Card("Loss", curves(losses, "step", "", "The loss in training"), rises)]  # fmt: skip
 
 
-def picture(png: bytes, pixels: np.ndarray, about: str) -> Svg:
-    """A picture among charts."""
+def image(png: bytes, pixels: np.ndarray, about: str) -> Svg:
+    """An image among charts."""
     height, width = pixels.shape[:2]
     data = "data:image/png;base64," + base64.b64encode(png).decode("ascii")
     return drawing(width, height, about, [tag("image", href=data, width=width, height=height)])

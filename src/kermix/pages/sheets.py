@@ -53,16 +53,16 @@ def sheet(images: Tensor, across: int = 10, gap: int = 1) -> np.ndarray:  # (n, 
     """
     n, channels, height, width = images.shape
     across = max(1, min(across, n))
-    pictures = images.detach().float().clamp(0, 1).mul(255).round().byte().cpu().numpy()
+    pixels = images.detach().float().clamp(0, 1).mul(255).round().byte().cpu().numpy()
     if channels == 1:
-        pictures = pictures.repeat(3, 1)
+        pixels = pixels.repeat(3, 1)
     elif channels == 2:
-        pictures = np.concatenate([pictures, np.zeros_like(pictures[:, :1])], 1)
+        pixels = np.concatenate([pixels, np.zeros_like(pixels[:, :1])], 1)
     down = math.ceil(n / across)
     shown = np.full((down * (height + gap) - gap, across * (width + gap) - gap, 3), 128, np.uint8)
-    for i, picture in enumerate(pictures[:, :3].transpose(0, 2, 3, 1)):
+    for i, one in enumerate(pixels[:, :3].transpose(0, 2, 3, 1)):
         top, left = (i // across) * (height + gap), (i % across) * (width + gap)
-        shown[top : top + height, left : left + width] = picture
+        shown[top : top + height, left : left + width] = one
     return shown
 
 

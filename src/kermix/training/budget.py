@@ -75,6 +75,7 @@ class Course:
         ending: How much of it is for what follows, at the pace that was planned with.
         pace: Seconds a step that was planned with.
         most: The most steps, whatever the time.
+        least: Seconds that are trained in any case, where the ending leaves fewer.
         clock: What tells the time.
 
     Example:
@@ -91,6 +92,7 @@ class Course:
     ending: float = 0.0
     pace: float = 0.0
     most: int | None = None
+    least: float = 0.0
     clock: Callable[[], float] = time.monotonic
     total: int = field(init=False)
     _from: tuple[int, float] = field(default=(0, 0.0), init=False)  # a step, the share done there
@@ -129,7 +131,7 @@ class Course:
         steps = step - first
         pace = (spent - then) / steps if steps > 0 else self.pace
         slower = pace / self.pace if self.pace else 1.0
-        left = self.seconds - self.ending * slower - spent
+        left = max(self.seconds - self.ending * slower, self.least) - spent
         ahead = (self.total - step) * pace - left
         if abs(ahead) <= NEAR * self.seconds or pace <= 0:
             return

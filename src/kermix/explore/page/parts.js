@@ -54,8 +54,8 @@
     }, say);
   };
 
-  kermix.oddPart = (place, source, shown, open, say) => {
-    until(place, shown, source.odd, (found) => {
+  kermix.outliersPart = (place, source, shown, open, say) => {
+    until(place, shown, source.outliers, (found) => {
       const names = found.names;
       const body = found.rows.map((row) => {
         const reasons = row.reasons.length ? row.reasons.map((reason) =>

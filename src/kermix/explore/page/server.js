@@ -15,7 +15,7 @@ kermix.source = (() => {
   const get = async (path) => (await reached(path)).json();
   const post = (path, body) => reached(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
   return {
-    state: () => get("state"), model: () => get("model"), check: () => get("check"), odd: () => get("odd"), watch: () => get("watch"),
+    state: () => get("state"), model: () => get("model"), check: () => get("check"), outliers: () => get("outliers"), watch: () => get("watch"),
     keep: async () => (await post("keep", {})).json(),
     ask: async (given) => (await post("ask", { given })).json(),
     likely: async (given) => (await post("likely", { given })).json(),

@@ -54,7 +54,7 @@
     for (const name of ["Ask", "Check", "Odd rows"]) parts.get(name).tab.disabled = false;
     const asked = kermix.askPart(parts.get("Ask").panel, source, model, say);
     kermix.checkPart(parts.get("Check").panel, source, parts.get("Check").shown, say);
-    kermix.oddPart(parts.get("Odd rows").panel, source, parts.get("Odd rows").shown, (row) => { asked.load(row); show("Ask", true); }, say);
+    kermix.outliersPart(parts.get("Odd rows").panel, source, parts.get("Odd rows").shown, (row) => { asked.load(row); show("Ask", true); }, say);
   };
 
   try {
@@ -63,7 +63,7 @@
     const ready = state.state === "ready";
     add("Ask", "ask", !ready);
     add("Check", "check", !ready);
-    add("Odd rows", "odd", !ready);
+    add("Odd rows", "outliers", !ready);
     const panel = add("Watch", "watch");
     const watched = { ...source, watch: async () => { const found = await source.watch(); head(found); return found; } };
     kermix.watchPart(panel, watched, () => parts.get("Watch").shown(), async () => {

@@ -102,7 +102,7 @@ def pair_chart(first: ColumnValues, second: ColumnValues, n: int) -> Svg:
     across, up = (
         (v.name, _group_ticks(v, place)) for v, place in zip((first, second), places, strict=True)
     )
-    return charts.heat(more, across, up, f"{first.name} with {second.name}: which has more")
+    return charts.heat_map(more, across, up, f"{first.name} with {second.name}: which has more")
 
 
 def _group_ticks(

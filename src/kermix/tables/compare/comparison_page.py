@@ -250,7 +250,7 @@ def _plane_maps(
     ticks = [(axis.label, axis.ticks(3)) for axis in (across, up)]
     side = math.isqrt(len(grid))
     strength = -witness.reshape(side, side).T / max(1e-300, float(np.abs(witness).max()))
-    return chart.svg(), charts.heat(strength, ticks[0], ticks[1], "The witness of both sets")
+    return chart.svg(), charts.heat_map(strength, ticks[0], ticks[1], "The witness of both sets")
 
 
 def _edges(places: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ from torch import Tensor
 from kermix.data.sources import Sources
 from kermix.errors import OptionError
 from kermix.kernels.gaussian import choose_variance, mixed_kernel
-from kermix.pages.charts import heat
+from kermix.pages.charts import heat_map
 from kermix.pages.page import Card, Page
 from kermix.pages.plot import Axis, Plot, Svg
 from kermix.pages.sheets import grid_over
@@ -147,7 +147,7 @@ def _function_chart(
 def _signed(values: np.ndarray, about: str) -> Svg:
     """Positive places in one color and negative ones in the other."""
     nothing: tuple[str, tuple[()]] = ("", ())
-    return heat(values / max(1e-300, float(np.abs(values).max())), nothing, nothing, about)
+    return heat_map(values / max(1e-300, float(np.abs(values).max())), nothing, nothing, about)
 
 
 def _extreme_rows(values: Tensor, points: Tensor) -> list[list[float]]:

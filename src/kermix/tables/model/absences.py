@@ -291,7 +291,7 @@ class Condition:
             inside &= scores <= self.high + NEAR
         return inside
 
-    def told(self, schema: Schema, unless: bool = False) -> str:
+    def description(self, schema: Schema, unless: bool = False) -> str:
         """In words; with `unless`, what has to be for it not to hold, where that is shorter."""
         column = schema.modelled[self.place]
         name, missing = column.name, column.missing_code
@@ -365,13 +365,13 @@ class Absence:
         rules = [[c.holds(schema, encoded, positions) for c in rule] for rule in self.rules]
         return np.logical_or.reduce([np.logical_and.reduce(rule) for rule in rules])
 
-    def told(self, schema: Schema) -> str:
+    def description(self, schema: Schema) -> str:
         """A clause: "category is empty unless status is hurricane"."""
         name = schema.modelled[self.place].name
         first, *rest = self.rules
         if not rest and len(first) == 1 and first[0].has_short_opposite(schema):
-            return f"{name} is empty unless {first[0].told(schema, unless=True)}"
-        ways = [" and ".join(c.told(schema) for c in rule) for rule in self.rules]
+            return f"{name} is empty unless {first[0].description(schema, unless=True)}"
+        ways = [" and ".join(c.description(schema) for c in rule) for rule in self.rules]
         return f"{name} is empty where {', or where '.join(ways)}"
 
     @property
@@ -418,7 +418,7 @@ def find_absences(
         >>> born = np.where(sex == "f", rng.integers(0, 900, 400) / 100, np.nan)
         >>> schema = Schema.infer({"sex": sex, "births": born})
         >>> [found] = find_absences(schema, schema.encode({"sex": sex, "births": born}))
-        >>> found.told(schema)
+        >>> found.description(schema)
         'births is empty where sex is m'
     """
     gappy = [k for k, column in enumerate(schema.modelled) if column.missing_code is not None]

@@ -124,6 +124,120 @@ class ExactRelations:
             wrong = torch.from_numpy(~good).to(closed.device)
             closed[rows, first : first + count] |= wrong[back]
 
+    def _decided(
+        self, k: int, codes: Tensor, seen: Tensor, column: int, state: int
+    ) -> Tensor:  # (N,), bool
+        """Rows whose flag is known to be in a state, and which have all other cells."""
+        flag = len(self._missing) + k
+        found = seen[:, flag] & (codes[:, flag] == state)
+        for other in self.relations[k].places:
+            if other != column:
+                found = found & seen[:, other] & (codes[:, other] != self._missing[other])
+        return found
+
+    def _bounding(self, column: int) -> list[int]:
+        """Relations by which a column may not be some values, once others and flags are seen."""
+        return [k for k, r in enumerate(self.relations)
+                if column == r.place or (column in r.places and not r.determines)]  # fmt: skip
+
+    def open_codes(
+        self, column: int, codes: Tensor, values: Tensor, seen: Tensor
+    ) -> Tensor | None:
+        """Codes that a column may have by the flags that are seen, (N, codes); None: all.
+
+        Where a relation holds, an end is not before its start, and steps are kept; where it is
+        broken, the column is not what follows.
+
+        Args:
+            column: Its place.
+            codes: Codes of rows.
+            values: Normal scores.
+            seen: Which cells are seen.
+        """
+        own = self.columns.schema.modelled[column]
+        found = None
+        for k in self._bounding(column):
+            relation = self.relations[k]
+            for state in (HOLDS, BROKEN):
+                rows = self._decided(k, codes, seen, column, state).nonzero().flatten()
+                if not len(rows) or (relation.determines and state == HOLDS):
+                    continue
+                if found is None:
+                    found = torch.ones(len(codes), own.code_count, dtype=torch.bool)
+                    found = found.to(codes.device)
+                encoded = self._encoded(codes[rows], values[rows])
+                closed = self._closed_codes(relation, column, encoded, state)
+                found[rows] &= ~torch.from_numpy(closed).to(codes.device)
+        return found
+
+    def _closed_codes(
+        self, relation: Relation, column: int, encoded: EncodedTable, state: int
+    ) -> np.ndarray:  # (N, codes), bool
+        own = self.columns.schema.modelled[column]
+        closed = np.zeros((len(encoded), own.code_count), bool)
+        others = [k for k in relation.places if k != column]
+        cells = self.columns.cells(encoded, places=others)
+        if relation.determines:
+            wanted = relation.expected(cells)
+            good = self.columns.write(column, wanted, encoded.codes, encoded.values)
+            good &= ~((encoded.codes[:, column] == 0) & self._numbers[column])
+            closed[good, encoded.codes[good, column]] = True
+            return closed
+        assert isinstance(own, NumberColumn)
+        atoms = slice(1, 1 + len(own.atoms))
+        tried = np.repeat(cells, len(own.atoms), 0)
+        tried[:, column] = np.tile(own.atoms, len(cells))
+        holds = relation.holds(self.columns, tried).reshape(len(cells), -1)
+        closed[:, atoms] = holds if state == BROKEN else ~holds
+        return closed
+
+    def lattice_share(self, column: int, codes: Tensor, seen: Tensor) -> Tensor:  # (N,)
+        """How much denser a number is on its lattice, on which all draws are put, or off it.
+
+        Args:
+            column: Its place.
+            codes: Codes of rows; where that of the column is not 0, its probability says it.
+            seen: Which cells are seen.
+        """
+        found = torch.ones(len(codes), device=codes.device)
+        for k, relation in enumerate(self.relations):
+            if isinstance(relation, StepRelation) and relation.place == column:
+                unit = 2 * self.columns.half_units[column] / relation.step
+                for state, share in ((HOLDS, 1 / unit), (BROKEN, 1 / max(1e-3, 1 - unit))):
+                    rows = self._decided(k, codes, seen, column, state) & (codes[:, column] == 0)
+                    found = torch.where(rows, share, found)
+        return found
+
+    def contradicted(
+        self, at: Tensor, codes: Tensor, values: Tensor, seen: Tensor
+    ) -> Tensor:  # (N,), bool
+        """Rows in which a cell that was just drawn contradicts a flag, where another may not.
+
+        Args:
+            at: The column of each row.
+            codes: Codes of rows.
+            values: Normal scores.
+            seen: Which cells are seen, the one drawn among them.
+        """
+        found = torch.zeros(len(at), dtype=torch.bool, device=codes.device)
+        for column in at.unique().tolist():
+            for k in self._bounding(column) if column < len(self._missing) else ():
+                relation = self.relations[k]
+                here = (at == column) & (codes[:, column] != self._missing[column])
+                if isinstance(relation, StepRelation):  # other numbers are put on the lattice
+                    here &= codes[:, column] > 0
+                for state in (BROKEN,) if relation.determines else (HOLDS, BROKEN):
+                    rows = (
+                        (here & self._decided(k, codes, seen, column, state)).nonzero().flatten()
+                    )
+                    if not len(rows):
+                        continue
+                    encoded = self._encoded(codes[rows], values[rows])
+                    cells = self.columns.cells(encoded, places=relation.places)
+                    holds = torch.from_numpy(relation.holds(self.columns, cells)).to(codes.device)
+                    found[rows] |= holds == (state == BROKEN)
+        return found
+
     @property
     def start_logits(self) -> list[float]:
         """Logits of all flags' codes before any training: the shares of rows."""
@@ -135,7 +249,7 @@ class ExactRelations:
         return found
 
     @property
-    def told(self) -> list[int]:
+    def determined(self) -> list[int]:
         """Columns that relations tell, in the order in which they follow."""
         return [relation.place for relation in self.relations if relation.determines]
 
@@ -397,7 +511,7 @@ class ExactRelations:
         given: np.ndarray,
     ) -> None:
         """Where a column was given, move a source that was not, the finest first, to fit it."""
-        told, units = set(self.told), self.columns.half_units
+        told, units = set(self.determined), self.columns.half_units
         rows = holds & given[:, relation.place] & relation.known(cells)
         rows &= ~relation.holds(self.columns, cells)
         for source in sorted(relation.sources, key=lambda k: units[k]):

@@ -224,7 +224,7 @@ class TableLayout:
         """What is drawn when: what says whether relations hold, columns, and what follows last."""
         found = torch.zeros(self.columns)
         found[: self.table_columns] = 1
-        for k, place in enumerate([] if self.exact is None else self.exact.told):
+        for k, place in enumerate([] if self.exact is None else self.exact.determined):
             found[place] = 2 + k
         return found
 

@@ -110,7 +110,7 @@ def with_codes(
         encoded: Its rows.
         layout: What was found in them.
     """
-    told = [] if layout.exact is None else layout.exact.told
+    told = [] if layout.exact is None else layout.exact.determined
     names = {schema.modelled[place].name for place in told}
     own = with_repeated(schema, frame, names | _foretold(schema, layout))
     if own is schema:

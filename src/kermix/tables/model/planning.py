@@ -20,6 +20,8 @@ MEASURED = 0.02  # share of the time that a measurement may take, for each netwo
 FEWEST_STEPS = 600  # with fewer, a small network learns more
 MANY_STEPS = 6000  # with so many, a large one does
 VERY_MANY = 10**6
+LEAST = 0.3  # share of the time that is trained, even if the report then comes late
+JUDGING = 1.6  # all that follows a training, in units of the time for drawing
 REPORTING = 0.1  # share of a training that reports take, see `TableModelSettings.looks`
 
 
@@ -30,20 +32,29 @@ class Plan(NamedTuple):
         settings: With the network that suits, and its number of steps.
         seconds: For training and what follows it.
         pace: Seconds a step.
+        ending: Seconds that follow the training.
+        least: Seconds that are trained in any case.
     """
 
     settings: TableModelSettings
     seconds: float
     pace: float
+    ending: float
+    least: float
 
-    def course(self, ending: float = 0.0) -> Course:
+    @property
+    def too_short(self) -> bool:
+        """Whether reading and the ending leave less than the least."""
+        return self.seconds - self.ending < self.least
+
+    def course(self) -> Course:
         """The course of a training that leaves time for its ending."""
-        return Course(self.settings.steps, **self.as_json(ending))
+        return Course(self.settings.steps, **self.as_json())
 
-    def as_json(self, ending: float = 0.0) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """What a run keeps of it."""
-        return {"seconds": self.seconds, "ending": ending, "pace": self.pace,
-                "most": self.settings.best().steps}  # fmt: skip
+        return {"seconds": self.seconds, "ending": self.ending, "pace": self.pace,
+                "least": self.least, "most": self.settings.best().steps}  # fmt: skip
 
 
 def planned(
@@ -54,7 +65,7 @@ def planned(
     began: float,
     device: str,
     chosen: bool = False,
-    ending: float = 0.0,
+    drawn: int = 0,
 ) -> Plan | None:
     """The plan of a training whose budget is a time; None of others.
 
@@ -65,7 +76,7 @@ def planned(
         began: When the time began, as `time.monotonic` has it.
         device: Where it is trained.
         chosen: Whether the size of the network was asked for.
-        ending: Seconds that follow the training.
+        drawn: How many cells are drawn and scored after the training.
     """
     whole = seconds_of(settings.budget)
     if whole is None:
@@ -74,8 +85,11 @@ def planned(
     def plan(own: TableModelSettings) -> Plan:
         pace = _pace(layout, rows, own, device, MEASURED * whole)
         left = whole - (time.monotonic() - began)
-        steps = max(1, min(int((left - ending) / pace), own.best().steps))
-        return Plan(replace(own, steps=steps), left, pace)
+        # A row goes through the network for each cell, at a third of its cost in a step.
+        ending = JUDGING * drawn * pace / (3 * min(own.batch_size, rows.rows))
+        least = LEAST * whole
+        steps = max(1, min(int(max(left - ending, least) / pace), own.best().steps))
+        return Plan(replace(own, steps=steps), left, pace, ending, least)
 
     found = plan(settings)
     if chosen:

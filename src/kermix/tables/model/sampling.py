@@ -127,7 +127,9 @@ def _completed(
         linked = network.linked_numbers(codes[rows], seen[rows])
         certain = None if linked is None else linked.gather(1, at[:, None])
         closed = _closed(layout, codes[rows], seen[rows], at, excluded)
-        new_codes, new_values = draw_cells(network, parts, at, generator, closed, certain)
+        new_codes, new_values = _drawn(
+            network, parts, (codes, values, seen), rows, at, generator, (closed, certain)
+        )
         codes[rows, at] = new_codes
         number = numbers[at]
         of_number = (number >= 0).nonzero().flatten()
@@ -146,6 +148,42 @@ def _completed(
         codes, values, broken = layout.exact.settle(codes, values, given)
         beyond |= broken
     return codes, values, beyond
+
+
+def _drawn(
+    network: TableNetwork,
+    parts: ColumnParts,
+    cells: tuple[Tensor, Tensor, Tensor],
+    rows: Tensor,
+    at: Tensor,
+    generator: torch.Generator,
+    excluded: tuple[Tensor | None, Tensor | None],
+    tries: int = 20,
+) -> Rows:
+    """What `draw_cells` draws, again where a cell contradicts what is said of a relation."""
+    new_codes, new_values = draw_cells(network, parts, at, generator, *excluded)
+    layout = network.layout
+    if layout.exact is None:
+        return new_codes, new_values
+    codes, values, seen = (part[rows] for part in cells)
+    every, number = torch.arange(len(rows), device=codes.device), layout.number_of_column
+    number = number.to(codes.device)[at]
+    seen[every, at] = True
+    open_ = every
+    for _ in range(tries):
+        codes[open_, at[open_]] = new_codes[open_]
+        numbers = open_[number[open_] >= 0]
+        values[numbers, number[numbers]] = new_values[numbers]
+        wrong = layout.exact.contradicted(at[open_], codes[open_], values[open_], seen[open_])
+        open_ = open_[wrong]
+        if not len(open_):
+            break
+        some = ColumnParts(*(part[open_] for part in parts))
+        more = [None if part is None else part[open_] for part in excluded]
+        new_codes[open_], new_values[open_] = draw_cells(
+            network, some, at[open_], generator, *more
+        )
+    return new_codes, new_values
 
 
 def _closed(
@@ -278,9 +316,39 @@ def _along(
         new = known[:, column] & ~seen[:, column]
         parts = network(codes, values, seen)
         here = network.column_log_likelihood(parts, codes, values, seen)[:, column]
+        here = here - _log_open(network, parts, codes, values, seen, column)
         total += (here + derivatives[:, column]).masked_fill(~new, 0.0)
         seen[:, column] |= known[:, column]
     return total
+
+
+def _log_open(
+    network: TableNetwork,
+    parts: ColumnParts,
+    codes: Tensor,
+    values: Tensor,
+    seen: Tensor,
+    column: int,
+) -> Tensor:  # (N,)
+    """Logarithm of the probability of what a column may be by what is said of its relations."""
+    layout = network.layout
+    if layout.exact is None:
+        return torch.zeros(len(codes), device=codes.device)
+    at = torch.full((len(codes),), column, device=codes.device)
+    closed = _closed(layout, codes, seen, at, None)
+    assert closed is not None
+    first = int(layout.offsets[column])
+    own = slice(first, first + layout.units[column])
+    logs = parts.logits[:, own].log_softmax(1).masked_fill(closed[:, own], -torch.inf)
+    open_codes = None
+    if column < layout.table_columns:
+        open_codes = layout.exact.open_codes(column, codes, values, seen)
+    if open_codes is not None:
+        if network.within is not None:
+            logs = network.within.of_codes(column, logs, parts.values)
+        logs = logs.masked_fill(~open_codes, -torch.inf)
+    found = logs.logsumexp(1) - layout.exact.lattice_share(column, codes, seen).log()
+    return torch.where(found.isfinite(), found, 0.0)
 
 
 @torch.no_grad()

@@ -364,7 +364,7 @@ class TableAnswers:
         """
         self._check_fitted()
         return {
-            self.schema_.modelled[a.place].name: a.told(self.schema_)
+            self.schema_.modelled[a.place].name: a.description(self.schema_)
             for a in self.network_.layout.absences
         }
 

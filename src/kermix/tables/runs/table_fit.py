@@ -36,7 +36,7 @@ from kermix.tables.runs.training_data import (
     rows_of,
     stored_table,
 )
-from kermix.training.budget import seconds_of
+from kermix.training.budget import in_words, seconds_of
 from kermix.training.checkpoints import device_of
 
 __all__ = [
@@ -311,20 +311,10 @@ class TableFit:
                 "steps."
             )
         chosen = bool(SIZES & {*self.settings})
+        held, _ = table_split(data.rows, settings)
+        drawn = (rows_judged(data) + len(held)) * data.layout.columns
         return planned(data.layout, data.to_train(), settings, began=self.start.began,
-                       device=self.start.device, chosen=chosen)  # fmt: skip
-
-    def _ending(self, data: TableData, plan: Plan) -> float:
-        """Seconds that samples, scores and the report will take.
-
-        A row that is drawn or scored goes through the network for each column, at a third of the
-        cost of a row in a step.
-        """
-        held, _ = table_split(data.rows, plan.settings)
-        rows = rows_judged(data) + len(held)
-        batch = min(plan.settings.batch_size, data.rows)
-        columns = data.layout.columns
-        return rows * columns * plan.pace / (3 * batch)
+                       device=self.start.device, chosen=chosen, drawn=drawn)  # fmt: skip
 
     def _begun(
         self,
@@ -343,6 +333,12 @@ class TableFit:
             settings.check_shares(len(train), start.devices * start.nodes)
         notes = [*([self.reason] if self.reason else []), *facts["notes"], *data.schema.notes(),
                  *data.link_notes()]  # fmt: skip
+        if plan is not None and plan.too_short:
+            notes.append(
+                f"{data.frame.name}: {settings.budget} is short for this table: reading and the "
+                f"report take most of it, so the fit ends later, after {in_words(plan.least)} of "
+                "training."
+            )
         if not len(held):
             notes.append(
                 f"{data.frame.name}: no rows are held out; metrics are for the training rows, not "
@@ -362,7 +358,7 @@ class TableFit:
                 "columns": list(data.schema.names),
                 "target": self.target,
                 "compare_models": self.compare_models,
-                "course": None if plan is None else plan.as_json(self._ending(data, plan)),
+                "course": None if plan is None else plan.as_json(),
                 "csv": None if data.frame.form is None else data.frame.form.to_dict(),
                 "fingerprint": data.fingerprint(),
                 **data.layout.relations(data.schema),

@@ -64,9 +64,9 @@ __all__ = [
     "keep_frame",
     "kept_rows",
     "look_at_large",
-    "look_through",
     "move_into",
     "rows_of",
+    "scan",
     "stored_table",
     "with_store",
 ]
@@ -113,7 +113,7 @@ def frames_of(files: Files) -> Any:
             row += frame.rows
 
 
-def look_through(files: Files, seed: int, sample: int = 100_000) -> Look:
+def scan(files: Files, seed: int, sample: int = 100_000) -> Look:
     """Read all rows once; memory holds a sample of them and a block.
 
     Args:
@@ -483,7 +483,7 @@ def look_at_large(
         raise TableError(f"{files.addresses[0]}: no column is left.")
     if said.exclude:
         files = open_files([str(source)], kept, True, said)
-    look = look_through(files, seed) if sample is None else look_through(files, seed, sample)
+    look = scan(files, seed) if sample is None else scan(files, seed, sample)
     kinds: dict[str, Any] = dict.fromkeys(look.counters, "key")
     kinds.update(said.kinds)
     schema = Schema.infer(look.sample, kinds=kinds)
