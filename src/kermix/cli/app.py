@@ -50,7 +50,7 @@ COMMANDS = {
     "explore": Entry("explore_command", "command", FIRST, (*FITS, "starlette", "uvicorn")),
     "impute": Entry("tables_command", "impute", FITTED, ASKS),
     "predict": Entry("classify_command", "predict", FITTED, ASKS),
-    "score": Entry("score_command", "score", FITTED, ASKS),
+    "score": Entry("tables_command", "score", FITTED, ASKS),
     "resume": Entry("fit_command", "resume", FITTED, FITS),
     "evaluate": Entry(
         "evaluate_command", "command", COMPARING, (*COMPARES, "sklearn", "safetensors")
