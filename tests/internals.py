@@ -110,6 +110,9 @@ if TYPE_CHECKING:
     )
     from kermix.data.readers.common import (
         GAPS,
+        PACKED,
+        READABLE,
+        WRITABLE,
         CsvForm,
         Reading,
         number_text,
@@ -439,7 +442,7 @@ if TYPE_CHECKING:
     from kermix.training.samples_task import RowTask, Split, build_model, build_trainer
     from kermix.training.samples_task import split_rows as build_split_rows
     from kermix.two_sample.aggregate import aggregate_rows, shares_of_parts
-    from kermix.two_sample.classifier_test import auc, auc_text, tell_apart
+    from kermix.two_sample.classifier_test import area_text, auc, auc_text, tell_apart
     from kermix.two_sample.column_scores import (
         FEWEST_ROWS,
         ColumnPlace,

@@ -7,7 +7,15 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from internals import COMMANDS, app, first_sentence, function_of
+from internals import (
+    COMMANDS,
+    PACKED,
+    READABLE,
+    WRITABLE,
+    app,
+    first_sentence,
+    function_of,
+)
 
 WIDTH = 80
 
@@ -118,6 +126,19 @@ def test_an_option_for_each_setting_that_is_not_rare(name):
     for part in function_of(name).groups["settings"].parts:
         common = {s.name for s in part.settings if not s.about.rare}
         assert {f"--{setting.replace('_', '-')}" for setting in common} <= options
+
+
+@pytest.mark.parametrize(
+    "name", ["compare", "drift", "evaluate", "explore", "fit", "schema", "sketch", "spectrum"]
+)
+def test_helps_name_every_format_that_is_read(name, monkeypatch):
+    shown = set(re.findall(r"\.[a-z]\w+", _help(monkeypatch, name)))
+    assert {*READABLE, *PACKED} <= shown
+
+
+def test_the_help_of_sample_names_every_format_that_is_written(monkeypatch):
+    shown = set(re.findall(r"\.[a-z]\w+(?:\.\w+)?", _help(monkeypatch, "sample")))
+    assert {*WRITABLE} <= shown
 
 
 def test_choices_are_listed_where_one_is_wrong():

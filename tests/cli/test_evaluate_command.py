@@ -140,6 +140,25 @@ def test_several_generators_are_ranked_and_ties_are_said(folder, tmp_path):
     invoke(folder / "real.csv", *bad, *FAST, "--fail-if-different", status=3)
 
 
+def test_copiers_rank_after_good_generators(folder, tmp_path):
+    real = table(160, 0, ["a", "b", "c"])
+    table(160, 3, ["a", "b", "c"]).to_csv(tmp_path / "good.csv", index=False)
+    real.to_csv(tmp_path / "copier.csv", index=False)
+    held = tmp_path / "held.txt"
+    table(160, 9, ["a", "b", "c"]).to_csv(held, index=False)
+    files = tmp_path / "copier.csv", tmp_path / "good.csv"
+    output = invoke(folder / "real.csv", *files, *FAST, "--held-out", held)
+    first = " ".join(output.split())
+    assert first.startswith("good is best of 2:")
+    assert (
+        "Ranked after good ones: copier: 100 % of the samples are exact copies of training rows"
+        in first
+    )
+    assert km.rank_generators(
+        real, files, held_out=held, permutations=50, rank=60
+    ).ranks == {"good": 1, "copier": 2}  # fmt: skip
+
+
 def test_generators_have_names_and_there_are_two(folder):
     real, fake = (pd.read_csv(folder / f"{name}.csv") for name in ("real", "fake"))
     found = km.rank_generators(real, {"mine": fake, "real": real}, permutations=50, rank=60)

@@ -26,8 +26,8 @@ def pieces():
         yield schema.decode(encoded[start : start + 15], "arrow")
 
 
-@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.csv.gz", "t.csv.zst", "t.parquet",
-                                  "t.feather", "t.jsonl"])  # fmt: skip
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.csv.gz", "t.csv.zst", "t.tsv.bz2",
+                                  "t.parquet", "t.feather", "t.jsonl"])  # fmt: skip
 def test_what_is_written_in_pieces_is_read_as_one(name, tmp_path):
     with table_writer(tmp_path / name) as writer:
         for piece in pieces():

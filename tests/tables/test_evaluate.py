@@ -240,6 +240,29 @@ def test_sketches_give_what_sketches_know(tmp_path):
     json.dumps(found.to_dict(), allow_nan=False)
 
 
+def test_words_of_sketches_are_supported_by_their_certificates():
+    """A Vendi score that may be off by more than it is from 1 says nothing of diversity."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(4000, 5, generator=generator) * scale for scale in (1.0, 1.08))
+    features = km.nystrom_features(x[:500], 0.15, rank=30)
+    found = km.evaluate(*[km.Sketch(features).update(s) for s in (x, y)])
+    off = abs(found["vendi_ratio"] - 1)
+    assert off > 0.02
+    assert (found.score("vendi_ratio").certificate or np.inf) > off
+    assert found.score("vendi_real").certificate > 0
+    assert "diverse" not in found.answer
+    assert "mode" not in found.answer  # nobody looked for them
+    assert "1e-300" not in str(found)
+
+
+def test_a_level_that_is_shared_is_explained():
+    x, _ = draw([0.2] * 5, 240, 0)
+    found = km.evaluate(x[:120], x[120:], **QUICK)
+    assert found.good
+    assert "at level 0.04 (p = " in found.answer
+    assert "the rest of 0.05 is for a test of copies)" in found.answer
+
+
 def test_other_kernels_and_bad_options():
     x, _ = draw([0.2] * 5, 120, 0)
     found = km.evaluate(x[:60], x[60:], kernel=km.CosineKernel(), **QUICK)
@@ -280,9 +303,9 @@ def test_both_claims_together_hold_the_level(dropped):
 
     def good(pvalue, of_copies, level=0.01):
         different = pvalue <= found.verdict.level
-        verdict = replace(found.verdict, pvalue=pvalue, different=different)
+        verdict = replace(found.verdict, pvalue=pvalue, different=different, level_of_copies=level)
         memory = replace(found.memorizing, copies_pvalue=of_copies, near_pvalue=1.0)
-        return answer_of(verdict, scores, (), (), memory, level)[1]
+        return answer_of(verdict, scores, (), (), memory)[1]
 
     assert good(0.041, 0.011)
     assert not good(0.04, 0.5)

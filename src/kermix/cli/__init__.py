@@ -13,7 +13,7 @@ __all__ = ["main"]
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 SPINS = "2000"  # some microseconds, as long as from one step of a small model to the next
 # Of glibc, by the numbers of its header; below the first, memory comes from one heap, of which so
-# much stays when it is free. A seventh of a training step went into asking the system for pages.
+# much stays when it is free. Reasoned, no record.
 MMAP_THRESHOLD, TRIM_THRESHOLD = (-3, 2**25), (-1, 2**28)
 
 

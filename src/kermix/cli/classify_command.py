@@ -11,7 +11,6 @@ from rich.console import Console
 
 from kermix.cli.options import (
     AS_FOUND,
-    TABLES,
     WHAT,
     WHERE,
     DataRoot,
@@ -31,7 +30,7 @@ from kermix.cli.options import (
 )
 from kermix.cli.output import check_output, print_lines, print_notes
 from kermix.cli.tables_command import predict_table, table_run
-from kermix.data.readers.common import Reading, counted
+from kermix.data.readers.common import READABLE_SHOWN, Reading, counted
 from kermix.errors import OptionError
 from kermix.files import whole_file
 from kermix.runs.folder import check_run
@@ -91,7 +90,7 @@ def classify(
         typer.Argument(
             help="digits (built in), mnist, cifar10, celeba:ATTRIBUTE, or a folder: "
             "train/CLASS/*.png and test/CLASS/*.png, or CLASS/*.png, of which a fifth is "
-            f"then held out for testing; or, with --target, a table ({TABLES})."
+            f"then held out for testing; or, with --target, a table ({READABLE_SHOWN})."
         ),
     ] = "digits",
     *,

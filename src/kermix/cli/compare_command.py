@@ -8,7 +8,6 @@ import typer
 
 from kermix.cli.options import (
     AS_FOUND,
-    TABLES,
     AnswerOptions,
     SignificanceOptions,
     Strict,
@@ -17,7 +16,7 @@ from kermix.cli.options import (
     takes,
 )
 from kermix.cli.output import DIFFERENT, parse_variances, print_sentence, print_table, stages
-from kermix.data.readers.common import Reading, counted
+from kermix.data.readers.common import READABLE_SHOWN, Reading, counted
 from kermix.errors import OptionError
 
 if TYPE_CHECKING:
@@ -86,8 +85,8 @@ def command(
     first: Annotated[
         str,
         typer.Argument(
-            help=f"A table ({TABLES}), a .sketch, or a folder of sketches: a series, in the "
-            "order of their names."
+            help=f"A table ({READABLE_SHOWN}), a .sketch, or a folder of sketches: a series, in "
+            "the order of their names."
         ),
     ],
     second: Annotated[str | None, typer.Argument(help="The other file.")] = None,
@@ -163,7 +162,7 @@ def _print(result: "Comparison", whole: bool, most_columns: int = 10) -> None:
         verdict = result.verdict
         print_sentence(verdict.headline(), f"{verdict.where()}{verdict.note}")
         if rows := result.column_rows(most_columns):
-            more = len(result.verdict.columns) - len(rows)
+            more = len(result.verdict.columns) - most_columns
             notes = [f"... and {counted(more, 'more column')}: --json, --report"] * (more > 0)
             print_sentence()
             print_table("", COLUMN_HEADS, rows, notes)

@@ -8,7 +8,6 @@ import typer
 
 from kermix.cli.options import (
     AS_FOUND,
-    TABLES,
     AnswerOptions,
     SignificanceOptions,
     check_there,
@@ -16,7 +15,7 @@ from kermix.cli.options import (
     takes,
 )
 from kermix.cli.output import DIFFERENT, print_sentence, print_table
-from kermix.data.readers.common import Reading
+from kermix.data.readers.common import READABLE_SHOWN, Reading
 from kermix.errors import OptionError
 
 __all__ = ["command"]
@@ -64,8 +63,8 @@ def command(
     source: Annotated[
         str,
         typer.Argument(
-            help=f"A table ({TABLES}), or a folder of tables: one period per file, in the order "
-            "of their names, or together one table with --by."
+            help=f"A table ({READABLE_SHOWN}), or a folder of tables: one period per file, in "
+            "the order of their names, or together one table with --by."
         ),
     ],
     *,

@@ -7,7 +7,6 @@ import typer
 
 from kermix.cli.options import (
     AS_FOUND,
-    TABLES,
     AnswerOptions,
     SignificanceOptions,
     Strict,
@@ -16,7 +15,7 @@ from kermix.cli.options import (
     takes,
 )
 from kermix.cli.output import DIFFERENT, parse_variances, print_sentence, print_table, stages
-from kermix.data.readers.common import Reading
+from kermix.data.readers.common import READABLE_SHOWN, Reading
 from kermix.errors import OptionError
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ def command(
     real: Annotated[
         str,
         typer.Argument(
-            help=f"Training data of the generator: a table ({TABLES}), embeddings "
+            help=f"Training data of the generator: a table ({READABLE_SHOWN}), embeddings "
             f"({EMBEDDINGS}), a folder of images, or a .sketch."
         ),
     ],

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from kermix.cli.options import AS_FOUND, TABLES, check_there, reads_tables
+from kermix.cli.options import AS_FOUND, check_there, reads_tables
 from kermix.cli.output import print_notes
-from kermix.data.readers.common import Reading
+from kermix.data.readers.common import READABLE_SHOWN, Reading
 from kermix.errors import OptionError
 from kermix.runs.folder import check_run
 
@@ -24,7 +24,7 @@ def command(
     source: Annotated[
         Path,
         typer.Argument(
-            help=f"Run folder of kermix fit, or a table to be fitted first ({TABLES})."
+            help=f"Run folder of kermix fit, or a table to be fitted first ({READABLE_SHOWN})."
         ),
     ],
     out: Annotated[

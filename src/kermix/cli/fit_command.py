@@ -10,7 +10,6 @@ import typer
 from kermix.cli.options import (
     AS_FOUND,
     MODEL,
-    TABLES,
     WHAT,
     WHERE,
     DataRoot,
@@ -29,7 +28,7 @@ from kermix.cli.options import (
     value_typed,
 )
 from kermix.cli.output import print_notes
-from kermix.data.readers.common import Reading
+from kermix.data.readers.common import READABLE_SHOWN, Reading
 from kermix.environment import is_main_process
 from kermix.runs.folder import check_run
 from kermix.tables.model.table_settings import TableModelSettings
@@ -150,9 +149,9 @@ def fit(
         str,
         typer.Argument(
             help="A table, a folder of images, an IDX file, or the name of a data set. Tables are "
-            f"{TABLES}; built in are mixture10, ring8, grid25, moons, circles, rings, swissroll, "
-            "8gaussians, checkerboard, pinwheel, 2spirals, digits; sets of images are mnist, "
-            "stacked-mnist, cifar10, celeba, celeba:ATTRIBUTE."
+            f"{READABLE_SHOWN}; built in are mixture10, ring8, grid25, moons, circles, rings, "
+            "swissroll, 8gaussians, checkerboard, pinwheel, 2spirals, digits; sets of images are "
+            "mnist, stacked-mnist, cifar10, celeba, celeba:ATTRIBUTE."
         ),
     ] = "mixture10",
     *,

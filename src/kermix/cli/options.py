@@ -49,7 +49,6 @@ __all__ = [
     "AS_FOUND",
     "MODEL",
     "OUTPUT",
-    "TABLES",
     "TRAINING",
     "WHAT",
     "WHERE",
@@ -78,9 +77,6 @@ __all__ = [
 
 AS_FOUND = Reading()
 WHAT, MODEL, TRAINING, OUTPUT = "What", "Model", "Training", "Output"
-TABLES = (
-    ".csv, .tsv (also .gz, .zst, .bz2), .parquet, .feather, .jsonl, .xlsx, .npy, .npz"  # for help
-)
 DELIMITERS = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";"}
 
 

@@ -238,7 +238,7 @@ def written_path(out: Path, run: "Run") -> Path:
 
 def check_writable(path: Path) -> None:
     """Refuse a table that cannot be written, before the work."""
-    from kermix.data.writing import WRITABLE
+    from kermix.data.readers.common import WRITABLE
 
     if not path.name.lower().endswith(WRITABLE):
         raise OptionError(f"{path}: the name must end in one of {', '.join(WRITABLE)}.")

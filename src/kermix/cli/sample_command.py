@@ -14,7 +14,7 @@ from kermix.cli.output import (
     print_sentence,
     written_path,
 )
-from kermix.data.readers.common import counted, listed
+from kermix.data.readers.common import WRITABLE, counted, listed
 from kermix.errors import OptionError
 from kermix.runs.folder import check_run
 
@@ -77,9 +77,8 @@ def sample(
         typer.Option(
             "-o",
             "--out",
-            help="Output file: .npy or .csv; for the table model also .csv.gz, .parquet, "
-            ".feather, .jsonl, by default the format of its data; for images .npy, .npz or "
-            ".png.",
+            help="Output file: .npy or .csv; of the table model, by default in the format of its "
+            f"data, {', '.join(WRITABLE)}; of images .npy, .npz or .png.",
         ),
     ],
     asked: dict[str, Any],

@@ -17,9 +17,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from kermix.cli.options import AS_FOUND, TABLES, check_there, reads_tables, takes
+from kermix.cli.options import AS_FOUND, check_there, reads_tables, takes
 from kermix.cli.output import check_output, parse_variances, plain, print_notes
-from kermix.data.readers.common import PACKED, READABLE, Reading, counted, listed
+from kermix.data.readers.common import PACKED, READABLE, READABLE_SHOWN, Reading, counted, listed
 from kermix.errors import OptionError
 
 if TYPE_CHECKING:
@@ -113,8 +113,8 @@ def command(
     data: Annotated[
         list[str],
         typer.Argument(
-            help=f"Files ({TABLES}), folders, quoted globs ('day/*.parquet'), or fsspec URLs "
-            "(s3://bucket/day/*.parquet). All must have the same columns."
+            help=f"Files ({READABLE_SHOWN}), folders, quoted globs ('day/*.parquet'), or fsspec "
+            "URLs (s3://bucket/day/*.parquet). All must have the same columns."
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write, such as a.sketch.")],

@@ -8,14 +8,13 @@ import typer
 
 from kermix.cli.options import (
     AS_FOUND,
-    TABLES,
     AnswerOptions,
     check_there,
     reads_tables,
     takes,
 )
 from kermix.cli.output import parse_variances, print_table
-from kermix.data.readers.common import Reading
+from kermix.data.readers.common import READABLE_SHOWN, Reading
 from kermix.errors import OptionError
 
 __all__ = ["command"]
@@ -45,7 +44,7 @@ class SpectrumOptions:
 @takes(options=SpectrumOptions, answer=AnswerOptions)
 def command(
     context: typer.Context,
-    data: Annotated[str, typer.Argument(help=f"A table: {TABLES}.")],
+    data: Annotated[str, typer.Argument(help=f"A table: {READABLE_SHOWN}.")],
     other: Annotated[
         str | None, typer.Argument(help="A second file; without it, eigenfunctions are computed.")
     ] = None,

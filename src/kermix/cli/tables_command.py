@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from kermix.cli.options import AS_FOUND, TABLES, check_there, reads_tables
+from kermix.cli.options import AS_FOUND, check_there, reads_tables
 from kermix.cli.output import (
     check_output,
     check_writable,
@@ -22,7 +22,7 @@ from kermix.cli.output import (
     split_names,
     written_path,
 )
-from kermix.data.readers.common import Reading, counted, listed
+from kermix.data.readers.common import READABLE_SHOWN, Reading, counted, listed
 from kermix.errors import OptionError, TableError
 from kermix.runs.folder import check_run
 
@@ -51,7 +51,7 @@ NO_VALUE = "p(no value)"
 def schema(
     data: Annotated[
         list[str],
-        typer.Argument(help=f"A table: {TABLES}; several files are read as one table."),
+        typer.Argument(help=f"A table: {READABLE_SHOWN}; several files are read as one table."),
     ],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write the schema to this JSON file.")

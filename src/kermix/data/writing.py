@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from kermix.data.readers.common import CsvForm, load_pyarrow
+from kermix.data.readers.common import PACKED, WRITABLE, CsvForm, load_pyarrow
 from kermix.data.readers.delimited import text_of_file, whole_text
 from kermix.data.readers.dialect import truth_words
 from kermix.data.readers.formats import ROWS
@@ -25,7 +25,6 @@ from kermix.errors import OptionError, TableError
 from kermix.files import whole_file
 
 __all__ = [
-    "WRITABLE",
     "CsvText",
     "TableWriter",
     "csv_lines",
@@ -36,7 +35,6 @@ __all__ = [
     "table_writer",
 ]
 
-WRITABLE = (".csv", ".tsv", ".parquet", ".feather", ".jsonl", ".npy", ".csv.gz", ".csv.zst")
 FORMULAS = "=+-@\t\r"  # what a spreadsheet takes for the beginning of a formula
 
 
@@ -54,8 +52,7 @@ def table_writer(
     """A writer for the format given by the file name; the file appears when everything is written.
 
     Args:
-        path: .csv, .tsv (also with .gz or .zst), .parquet, .feather, .jsonl, or .npy if all
-            columns are numbers without gaps.
+        path: A name that ends as one of `WRITABLE`; .npy if all columns are numbers without gaps.
         safe: Whether to escape text that a spreadsheet would take for a formula.
         form: How a text file is written; by default with commas, decimal points and UTF-8.
 
@@ -308,7 +305,7 @@ class _Csv(_Writer):
 
     def opened(self, table: Any) -> Any:
         arrow = load_pyarrow()
-        packed = {".gz": "gzip", ".zst": "zstd"}.get(self.path.suffix.lower())
+        packed = PACKED.get(self.path.suffix.lower())
         self.text = CsvText(self.form, str(self.path))
         return arrow.output_stream(self.part, compression=packed)
 

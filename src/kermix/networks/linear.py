@@ -13,7 +13,8 @@ from torch.nn import functional
 
 __all__ = ["Linear", "linear"]
 
-LEAST_WORK = 2**21  # multiplications; of smaller products the call takes longer (speed-cpu2.json)
+# Reasoned, no record.
+LEAST_WORK = 2**21  # multiplications; of smaller products the call takes longer
 
 
 class Linear(nn.Linear):
@@ -54,18 +55,23 @@ def _is_faster(rows: Tensor, weight: Tensor) -> bool:
 
 
 def _has_onednn() -> bool:
-    wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
-    return wide and torch.backends.mkldnn.is_available() and hasattr(
-        torch.ops.mkldnn, "_linear_pointwise"
-    )  # fmt: skip
-
-
-HAS_ONEDNN = _has_onednn()
+    """Whether the product is there, and is one: its operator is no public one of PyTorch."""
+    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+        return False
+    rows, weight = torch.arange(6.0).reshape(3, 2), torch.arange(4.0).reshape(2, 2)
+    try:
+        found = _product(rows, weight, torch.ones(2))
+    except (AttributeError, NotImplementedError, RuntimeError, TypeError):
+        return False
+    return torch.equal(found, rows @ weight.T + 1)
 
 
 def _product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     found: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
     return found
+
+
+HAS_ONEDNN = _has_onednn()
 
 
 class _Product(torch.autograd.Function):

@@ -304,14 +304,13 @@ def sketch_files(
     with it must be raw rows, in the units of the files.
 
     Args:
-        sources: Files (.parquet, .csv, .tsv, also .gz, .zst or .bz2; .npy), globs, folders or
-            fsspec URLs. All must have the same columns. Files of other kinds (.feather, .jsonl,
-            .xlsx, .npz) are held in memory while they are read. If columns are not all numbers, or
-            values are missing, rows are mixed (by a `MixedKernel`), with a schema learned from
-            the sample and stored with the sketch; no row is dropped. Files of numbers are read a
-            second time if there is a missing value in a column that had none in the sample. Rows
-            with missing values are dropped, and counted, only with `standardize=False`, or if the
-            sketch in `landmarks_from` has only numbers.
+        sources: Files, globs, folders or fsspec URLs. All must have the same columns. Files that
+            cannot be read in parts, such as .xlsx, are held in memory. If columns are not all
+            numbers, or values are missing, rows are mixed (by a `MixedKernel`), with a schema
+            learned from the sample and stored with the sketch; no row is dropped. Files of numbers
+            are read a second time if there is a missing value in a column that had none in the
+            sample. Rows with missing values are dropped, and counted, only with
+            `standardize=False`, or if the sketch in `landmarks_from` has only numbers.
         variance: Variance of the kernel, in the units of the points (see `standardize`): one,
             several whose kernels are averaged, or `"auto"`, the median rule.
         rank: Maximum number of landmarks; 256 by default.

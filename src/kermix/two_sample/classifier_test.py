@@ -66,7 +66,8 @@ def area_text(area: float, interval: tuple[float, float]) -> str:
         'AUC 0.61 (0.59 to 0.64; 0.5 is chance)'
     """
     low, high = map(auc_text, interval)
-    return f"AUC {auc_text(area)} ({low} to {high}; 0.5 is chance)"
+    below = ", and less is no better" if interval[1] < 0.5 else ""
+    return f"AUC {auc_text(area)} ({low} to {high}; 0.5 is chance{below})"
 
 
 def tell_apart(

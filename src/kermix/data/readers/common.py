@@ -1,7 +1,8 @@
 """What all readers of tables share: names of files, what a user says about them, and gaps.
 
 Files have paths, patterns, folders, or addresses that fsspec can open. `READABLE` is the one list
-of formats; help texts and errors are made from it.
+of formats that are read, `WRITABLE` of those that are written; help texts and errors are made
+from them.
 """
 
 import codecs
@@ -29,6 +30,7 @@ __all__ = [
     "READABLE_SHOWN",
     "TEXT",
     "TRUTHS",
+    "WRITABLE",
     "CsvForm",
     "Reading",
     "ReadingOptions",
@@ -70,7 +72,15 @@ PACKED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}  # as Arrow calls them
 READABLE = (
     *TEXT, ".parquet", ".feather", ".arrow", *JSON, ".xlsx", ".npy", ".npz", *DATABASES
 )  # fmt: skip
-READABLE_SHOWN = f"{', '.join(READABLE)}; text and JSON also with {', '.join(PACKED)}"
+_PACKABLE = (*TEXT, *JSON)
+READABLE_SHOWN = (
+    f"{', '.join(_PACKABLE)} (also {', '.join(PACKED)}), "
+    f"{', '.join(end for end in READABLE if end not in _PACKABLE)}"
+)
+WRITABLE = (
+    ".csv", ".tsv", ".parquet", ".feather", ".jsonl", ".npy",
+    *(text + packed for text in (".csv", ".tsv") for packed in PACKED),
+)  # fmt: skip
 # What a folder is read for; other files in it, such as a text beside the data, are passed over.
 IN_FOLDERS = (".parquet", ".csv", ".tsv", ".npy", ".feather", ".arrow", *JSON)
 IN_PARTS = (".npz", *DATABASES)  # files that hold several tables
@@ -86,7 +96,7 @@ def kind_of_file(path: str | Path) -> tuple[str, str | None]:
     name, _ = split_part(path)
     packed = PACKED.get(name.suffix.lower())
     suffix = Path(name.stem if packed else name.name).suffix.lower()
-    if suffix not in READABLE or (packed and suffix not in (*TEXT, *JSON)):
+    if suffix not in READABLE or (packed and suffix not in _PACKABLE):
         raise TableError(
             f"{path}: files of type {''.join(name.suffixes[-2:]) or '(none)'} are not read; use "
             f"one of {READABLE_SHOWN}."

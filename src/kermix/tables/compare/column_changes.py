@@ -36,6 +36,7 @@ __all__ = [
     "change_of_counts",
     "difference_of",
     "groups_of",
+    "middle_ranks",
     "new_and_gone",
     "pair_groups",
     "share_change",
@@ -467,8 +468,8 @@ class _Moves(NamedTuple):
     @classmethod
     def of(cls, a: np.ndarray, b: np.ndarray, fewest_for_a_spread: int = 4) -> "_Moves":
         unit = math.sqrt(1 / len(a) + 1 / len(b))
-        ranks = _middle_ranks(np.concatenate([a, b]))
-        far = _middle_ranks(np.concatenate([np.abs(side - np.median(side)) for side in (a, b)]))
+        ranks = middle_ranks(np.concatenate([a, b]))
+        far = middle_ranks(np.concatenate([np.abs(side - np.median(side)) for side in (a, b)]))
         place, spread = (
             float((part[len(a) :].mean() - part[: len(a)].mean()) / max(part.std() * unit, 1e-12))
             for part in (ranks, far)
@@ -544,7 +545,8 @@ def _atom_change(
     return clear, Change(word, f"{_percent(shares[0])} -> {_percent(shares[1])}")
 
 
-def _middle_ranks(numbers: np.ndarray) -> np.ndarray:  # between 0 and 1
+def middle_ranks(numbers: np.ndarray) -> np.ndarray:  # between 0 and 1
+    """Ranks of numbers, the same of equal ones."""
     _, index, counts = np.unique(numbers, return_inverse=True, return_counts=True)
     return ((np.cumsum(counts) - counts / 2) / len(numbers))[index]
 

@@ -102,10 +102,10 @@ def compare(
     the verdict says so first.
 
     Args:
-        x: A tensor, an array, a pandas, Polars or Arrow table, a dictionary of columns, a file
-            (.csv, .tsv, .parquet, .feather, .jsonl, .xlsx, .npy, .npz) or a sketch. Tables with
-            categories, times or missing values are compared by the kernel of mixed rows; no row is
-            dropped. Keys and free text are not compared.
+        x: A tensor, an array, a pandas, Polars or Arrow table, a dictionary of columns, a file of
+            any kind that is read, or a sketch. Tables with categories, times or missing values are
+            compared by the kernel of mixed rows; no row is dropped. Keys and free text are not
+            compared.
         y: The other.
         v: One variance, several (each is reported), or `"auto"`: four of them from the data.
         columns: Columns of tables to use; by default all.

@@ -340,7 +340,7 @@ def _column_line(column: ColumnVerdict, verdict: Verdict) -> str:
 
 def _pairs(verdict: Verdict) -> list[tuple[tuple[str, str], str]]:
     """The two-column views that show most: pairs that differ together, else the worst columns."""
-    pairs = [(p.columns, f"together, beyond each alone: p = {p.pvalue:.2g}")
+    pairs = [(p.columns, f"{p.short}: {p.change} (p = {p.pvalue:.2g}, beyond each alone)")
              for p in verdict.different_pairs[:4]]  # fmt: skip
     clear = [c.column for c in verdict.different_columns]
     if not pairs and len(clear) > 1:

@@ -16,8 +16,8 @@ from kermix.errors import OptionError
 from kermix.kernels.distances import Layout
 from kermix.kernels.gaussian import mixed_kernel
 from kermix.sketches.kernel_features import principal_features
-from kermix.tables.compare.column_changes import ComparedRows
-from kermix.tables.compare.verdict import Judgement, Verdict
+from kermix.tables.compare.column_changes import NAMED, ComparedRows
+from kermix.tables.compare.verdict import Judgement, Verdict, p_text
 from kermix.two_sample.cost_statistics import bures_witness
 from kermix.two_sample.cost_test import TwoSampleResult
 from kermix.two_sample.error_bars import Measure
@@ -227,7 +227,7 @@ class Comparison(AnswerFirst):
             return "\n".join([*lines, "", self.details()])
         if rows := self.column_rows(10):
             lines += ["", *aligned((COLUMN_HEADS, *rows))]
-            more = len(self.verdict.columns) - len(rows)
+            more = len(self.verdict.columns) - 10
             lines += [f"... and {counted(more, 'more column')}, in .verdict.columns"] * (more > 0)
         return "\n".join([*lines, "", *self.reading_notes, "Every cost: .details()"])
 
@@ -239,12 +239,17 @@ class Comparison(AnswerFirst):
         return Shown(answer, COLUMN_HEADS, self.column_rows(10))
 
     def column_rows(self, most: int | None = None) -> list[list[str]]:
-        """Columns by themselves, the most different first: name, corrected p, what changed."""
+        """Columns by themselves, the most different first: name, corrected p, what changed.
+
+        Pairs of columns that differ together come after the columns that differ alone.
+        """
         verdict = self.verdict
-        return [
-            [c.column, f"{c.pvalue:.2g}", verdict.description_of(c)]
-            for c in verdict.columns[:most]
-        ]
+        lines = [[c.column, p_text(c.pvalue), verdict.description_of(c)]
+                 for c in verdict.columns[:most]]  # fmt: skip
+        pairs = [[" with ".join(p.columns), p_text(p.pvalue), f"{p.short}: {p.change}"]
+                 for p in verdict.different_pairs[:NAMED]]  # fmt: skip
+        at = len(verdict.different_columns)
+        return [*lines[:at], *pairs, *lines[at:]]
 
     def details(self) -> str:
         """Every measure and variance as a table, with notes."""
@@ -256,8 +261,8 @@ class Comparison(AnswerFirst):
             [TITLES[m.name], *(
                 "" if n is None else f"{n:.{digits}g}"
                 for n, digits in ((m.variance, 4), (m.value, 4), (m.normalized, 4), (m.error, 2),
-                                  (m.if_same, 4), (m.pvalue, 3))
-            )]
+                                  (m.if_same, 4))
+            ), "" if m.pvalue is None else p_text(m.pvalue, 3)]
             for m in self.measures
         ]  # fmt: skip
 

@@ -21,7 +21,8 @@ from kermix.tables.compare.column_changes import (
     difference_of,
     values_of_one,
 )
-from kermix.two_sample.aggregate import ColumnTest, aggregate_rows
+from kermix.tables.compare.pair_changes import change_of_pair
+from kermix.two_sample.aggregate import ColumnTest, PairTest, aggregate_rows
 from kermix.two_sample.classifier_test import (
     CONFIDENCE,
     ToldApart,
@@ -42,12 +43,15 @@ __all__ = [
     "Progress",
     "Verdict",
     "judge_sketches",
+    "p_said",
+    "p_text",
     "silent",
 ]
 
 # Conventions: p-values whose digits do not matter, an AUC near chance.
 SMALL = 1e-6
 LITTLE = 0.6
+MOVED_ON = 0.5  # difference of times of two periods
 SURELY = 4.0  # standard errors, to say that an AUC is below chance
 
 
@@ -79,6 +83,12 @@ class ColumnVerdict:
     difference: float | None = None
     only: str = ""
 
+    @property
+    def moved_on(self) -> bool:
+        """Whether it is a time, and most of one sample is later than the other."""
+        moved = self.kind == "time" and self.short in ("later", "earlier")
+        return moved and (self.difference or 0.0) > MOVED_ON
+
     def description(self, level: float) -> str:
         """What changed, if the column differs at a level."""
         if self.pvalue > level:
@@ -88,10 +98,15 @@ class ColumnVerdict:
 
 @dataclass(frozen=True)
 class PairVerdict:
-    """Two columns together, beyond what each does alone; `pvalue` is corrected as for columns."""
+    """Two columns together, beyond what each does alone; `pvalue` is corrected as for columns.
+
+    `short` and `change` say how they go together in both samples, if they differ.
+    """
 
     columns: tuple[str, str]
     pvalue: float
+    short: str = ""
+    change: str = ""
 
 
 @dataclass(frozen=True)
@@ -134,6 +149,7 @@ class Verdict:
         frequent: Rows that stand many times in one of the sets, which their columns do not
             explain; likewise.
         shared: Rows that both sets have, if they are more than coincidence explains.
+        level_of_copies: What another test, of copies, has of the level that was given.
     """
 
     different: bool | None
@@ -156,6 +172,7 @@ class Verdict:
     coinciding: tuple[int, int] = (0, 0)
     frequent: FrequentRows | None = None
     shared: SharedRows | None = None
+    level_of_copies: float = 0.0
 
     def sentence(self) -> str:
         """The answer in one sentence or two."""
@@ -218,12 +235,18 @@ class Verdict:
             return f"No verdict: {self.method.removeprefix('none, ')}"
         if description := self.too_few():
             return description
-        p = f"p = {self.pvalue:.2g}" if self.pvalue >= SMALL else f"p < {SMALL:g}"
+        p = p_said(self.pvalue)
         if self.different is False:
             description = "" if self.shared is not None else self.detectable()
             shift = f"; {description}" if description else ""
-            return f"No difference found at level {self.level:g} ({p}){shift}."
+            return f"No difference found at level {self.level:g} ({p}{self._kept()}){shift}."
         return self._differ(p)
+
+    def _kept(self) -> str:
+        """What the rest of a level that was given is for."""
+        if not self.level_of_copies:
+            return ""
+        return f"; the rest of {self.level + self.level_of_copies:g} is for a test of copies"
 
     def _differ(self, p: str) -> str:
         differ = f"They differ ({p})"
@@ -289,7 +312,22 @@ class Verdict:
         found = [f"{c.column} ({c.short})" for c in columns]
         found += [f"{p.columns[0]} with {p.columns[1]} together" for p in pairs]
         rest = self._more_than({c.column for c in columns}.union(*(p.columns for p in pairs)))
-        return f"{most}, from {self.names[0]} to {self.names[1]}: {_listed(found)}{rest}."
+        told = f"{most}, from {self.names[0]} to {self.names[1]}: {_listed(found)}{rest}."
+        return " ".join(filter(None, (told, self._of_times())))
+
+    def _of_times(self) -> str:
+        """That what differs are times which moved on, as in any two periods, and what to do."""
+        times = [c.column for c in self.different_columns if c.moved_on]
+        if not times:
+            return ""
+        others = len(self.different_columns) > len(times) or any(
+            not set(times).intersection(pair.columns) for pair in self.different_pairs
+        )
+        apart = "" if others else f"Apart from {_listed(times)} no column differs by itself. "
+        return (
+            f"{apart}Times that moved on tell any two periods apart: leave them out to compare "
+            f"the rest (--exclude {','.join(times)}, exclude=)."
+        )
 
     def _more_than(self, named: set[str]) -> str:
         more = sum(c.column not in named for c in self.different_columns)
@@ -347,6 +385,21 @@ class Verdict:
 def _coarse(count: int) -> int:
     """An estimate to two digits."""
     return round(count, min(0, 2 - len(str(count))))
+
+
+def p_text(pvalue: float, digits: int = 2) -> str:
+    """A p-value in a table; far below any level its digits say nothing.
+
+    Example:
+        >>> p_text(0.0312), p_text(1e-300)
+        ('0.031', '< 1e-06')
+    """
+    return f"{pvalue:.{digits}g}" if pvalue >= SMALL else f"< {SMALL:g}"
+
+
+def p_said(pvalue: float) -> str:
+    """A p-value in a sentence."""
+    return f"p {'' if pvalue < SMALL else '= '}{p_text(pvalue)}"
 
 
 def _listed(parts: Sequence[str]) -> str:
@@ -414,7 +467,7 @@ class JudgementTask:
             columns=tuple(sorted(
                 (self._column(column, max(column.corrected, test.pvalue))
                  for column in test.columns), key=_most_different)),
-            pairs=tuple(PairVerdict(pair.columns, max(pair.corrected, test.pvalue))
+            pairs=tuple(self._pair(pair, max(pair.corrected, test.pvalue))
                         for pair in test.pairs),
             names=self.names,
             rows=(n, len(pooled) - n),
@@ -444,6 +497,13 @@ class JudgementTask:
             found.column, pvalue, values.kind, change.short, change.description,
             difference_of(values, n), only.description if only else "",
         )  # fmt: skip
+
+    def _pair(self, found: PairTest, pvalue: float) -> PairVerdict:
+        """How two columns go together, if that differs."""
+        if pvalue > self.level:
+            return PairVerdict(found.columns, pvalue)
+        first, second = (self.rows.column(name) for name in found.columns)
+        return PairVerdict(found.columns, pvalue, *change_of_pair(first, second, self.rows.n))
 
 
 def _most_different(column: ColumnVerdict) -> tuple[float, float]:

@@ -107,7 +107,7 @@ def evaluate_sketches(real: Any, fake: Any, eta: float, level: float) -> Evaluat
             Score(name, f"{name} (KEN)", "novelty", float(score), None, _finite(told.error_bound),
                   None, None, rows, None, SPECTRAL_READINGS[name])
         )  # fmt: skip
-    answer, good = answer_of(verdict, {s.name: s for s in scores}, (), (), None)
+    answer, good = answer_of(verdict, {s.name: s for s in scores}, None, None, None)
     notes = (
         "Sketches hold no rows: no exemplars, neighbour scores, memorization, classifier or "
         "columns. Certified errors are bounds, not standard errors.",
@@ -247,6 +247,7 @@ def evaluate(
         )
     say("test and classifier", 0.05)
     verdict, counted = _verdict(data, of_difference, permutations, seed)
+    verdict = replace(verdict, level_of_copies=COPIES * level)
     say("features", 0.35)
     spaces = _spaces(data, v, options["kernel"], options["rank"], seed)
     say("diversity and novelty", 0.4)
@@ -268,7 +269,7 @@ def evaluate(
     )  # fmt: skip
     answer, good = answer_of(
         verdict, {s.name: s for s in scores}, spectral.invented, spectral.missed, memory.found,
-        COPIES * level, data.table,
+        data.table,
     )  # fmt: skip
     return Evaluation(
         answer, good, scores, spectral.invented, spectral.missed, memory.found, tables, verdict,

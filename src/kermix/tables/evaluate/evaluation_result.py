@@ -1,5 +1,6 @@
 """What judging a generator found: an answer in words, and scores; it prints and becomes JSON."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from kermix.errors import OptionError
 from kermix.evaluation.spectra import NovelMode
 from kermix.tables.compare.result import AnswerFirst, Shown, aligned
-from kermix.tables.compare.verdict import LITTLE, SMALL, SURELY, Verdict
+from kermix.tables.compare.verdict import LITTLE, SURELY, Verdict, p_said
 from kermix.tables.evaluate.copies import FEWEST_HELD_OUT, Memorizing, Panel
 from kermix.tables.evaluate.judged_data import JudgedData
 from kermix.tables.evaluate.scores import Score, TableScores
@@ -17,6 +18,7 @@ __all__ = ["MAIN", "SCORE_HEADS", "Evaluation", "answer_of", "copies_in_words", 
 
 MAIN = ("fidelity", "classifier", "vendi_ratio", "precision", "coverage", "copies", "memorized",
         "shape")  # fmt: skip
+SLIGHTLY = 0.02  # by which a Vendi score may be off before it is called different: convention
 SCORE_HEADS = ("score", "value", "+-", "certified", "if same", "p", "rows", "rows needed")
 
 
@@ -65,6 +67,13 @@ class Evaluation(AnswerFirst):
     def different(self) -> bool | None:
         """Whether the samples differ from real data, as in `Verdict.different`."""
         return self.verdict.different
+
+    @property
+    def copying(self) -> tuple[str, ...]:
+        """What is copied of the training rows beyond chance, in words."""
+        if self.memorizing is None:
+            return ()
+        return tuple(_copied(self.memorizing, self.verdict.level_of_copies))
 
     def shown(self) -> Shown:
         """The answer and the main scores."""
@@ -122,10 +131,9 @@ def _without_name(score: Score) -> dict[str, Any]:
 def answer_of(
     verdict: Verdict,
     scores: Mapping[str, Score],
-    invented: Sequence[NovelMode],
-    missed: Sequence[NovelMode],
+    invented: Sequence[NovelMode] | None,
+    missed: Sequence[NovelMode] | None,
     memory: Memorizing | None,
-    level_of_copies: float = 0.0,
     named: bool = False,
 ) -> tuple[str, bool | None]:
     """A few sentences, and whether nothing speaks against the samples; None: no test could say.
@@ -133,13 +141,12 @@ def answer_of(
     Args:
         verdict: Of the test and the classifier.
         scores: By name.
-        invented: Modes that real data have not.
+        invented: Modes that real data have not; None if nobody looked for them.
         missed: Modes that samples have not.
         memory: What was found about copies.
-        level_of_copies: At which p-value of it samples are called copies.
         named: Whether columns have names, so that those that differ are worth telling.
     """
-    faults = [] if memory is None else _faults(verdict, memory, level_of_copies)
+    faults = [] if memory is None else _faults(verdict, memory)
     repeats, different = verdict.repeats(), verdict.different
     again = [f"{repeats} count once, as coincidence does not explain them"] if repeats else []
     differing = [] if different is False else _against(scores, invented, missed)
@@ -178,17 +185,18 @@ def _with_headline(
 
 
 def _as_diverse(scores: Mapping[str, Score]) -> list[str]:
-    if "vendi_ratio" not in scores:
+    ratio = scores.get("vendi_ratio")
+    if ratio is None or _certified(scores) > SLIGHTLY:
         return []
     return [
         "The samples are about as diverse as real data (their Vendi score is "
-        f"{scores['vendi_ratio'].value:.2f} times that of real data)."
+        f"{ratio.value:.2f} times that of real data)."
     ]
 
 
-def _faults(verdict: Verdict, memory: Memorizing, level: float) -> list[str]:
+def _faults(verdict: Verdict, memory: Memorizing) -> list[str]:
     """What is wrong with samples whether or not they differ from real data, in words."""
-    copied = _copied(memory, level)
+    copied = _copied(memory, verdict.level_of_copies)
     # Held-out rows tell near copies better, and rows of a panel are pairs by nature.
     known = bool(copied or memory.held_out or memory.entity)
     return [*copied, *([] if known else _alike(verdict)), *_far(memory)]
@@ -243,7 +251,12 @@ def _nearly_copied(memory: Memorizing, level: float) -> str:
     near, told, share = memory.near_pvalue, memory.interval, memory.memorized
     if near is None or near > level or share is None or told is None:
         return ""
-    return f"at least about {percent(share)} ({percent(told[0])} to {percent(told[1])})"
+    shown = percent(share), percent(told[0]), percent(told[1])
+    return (
+        "practically all"
+        if {*shown} == {"100 %"}
+        else "at least about {} ({} to {})".format(*shown)
+    )
 
 
 def copies_in_words(memory: Memorizing, panel: Panel | None, held_out: bool) -> list[str]:
@@ -285,7 +298,7 @@ def _headline(verdict: Verdict) -> str:
         return told
     if verdict.different is False:
         return verdict.answer()
-    p = f"p = {verdict.pvalue:.2g}" if verdict.pvalue >= SMALL else f"p < {SMALL:g}"
+    p = p_said(verdict.pvalue)
     verb = "differ"
     if verdict.different is None:
         verb, p = "may differ", f"{p} if no row is a copy of another"
@@ -302,28 +315,43 @@ def _headline(verdict: Verdict) -> str:
 
 def _against(
     scores: Mapping[str, Score],
-    invented: Sequence[NovelMode],
-    missed: Sequence[NovelMode],
+    invented: Sequence[NovelMode] | None,
+    missed: Sequence[NovelMode] | None,
     sure: float = 3.0,
-    slightly: float = 0.02,
 ) -> list[str]:
     """In what samples differ, in words; diversity by so many errors, and not slightly."""
     found = []
     if missed or invented:
         few = f"too little of {_modes(missed)} of real data{_rows_of(missed)}" if missed else ""
-        another = bool(missed) and len(invented) == 1
-        many = f"too much of {'another' if another else _modes(invented)}{_rows_of(invented)}"
-        found.append(f"they have {' and '.join([few] * bool(missed) + [many] * bool(invented))}")
+        another = bool(missed) and len(invented or ()) == 1
+        many = (
+            f"too much of {'another' if another else _modes(invented)}{_rows_of(invented)}"
+            if invented
+            else ""
+        )
+        found.append(f"they have {' and '.join(filter(None, (few, many)))}")
     ratio = scores.get("vendi_ratio")
-    if ratio is not None:
-        off = max(sure * (ratio.error or 0.0), slightly)
-        if abs(ratio.value - 1) > off:
-            word = "less" if ratio.value < 1 else "more"
-            times = f"Vendi score {ratio.value:.2f} times that of real data"
-            found.append(f"they are {word} diverse ({times})")
-        elif not found:
-            found.append("no mode stands out as missing or invented, and they are as diverse")
+    if ratio is None:
+        return found
+    certified = _certified(scores)
+    if abs(ratio.value - 1) > max(sure * (ratio.error or 0.0) + certified, SLIGHTLY):
+        word = "less" if ratio.value < 1 else "more"
+        times = f"Vendi score {ratio.value:.2f} times that of real data"
+        found.append(f"they are {word} diverse ({times})")
+    elif not found:
+        modes = "" if missed is None else "no mode stands out as missing or invented"
+        diverse = "they are as diverse" if certified <= SLIGHTLY else ""
+        found += filter(None, [", and ".join(filter(None, (modes, diverse)))])
     return found
+
+
+def _certified(scores: Mapping[str, Score]) -> float:
+    """How far the ratio of Vendi scores may be off by its certificate; infinite if unknown."""
+    bounds = [scores[name].certificate for name in ("vendi_ratio", "vendi_real", "vendi_fake")
+              if name in scores]  # fmt: skip
+    if bounds[0] is not None:
+        return bounds[0]
+    return 0.0 if all(bound is None for bound in bounds) else math.inf
 
 
 def _modes(modes: Sequence[NovelMode]) -> str:

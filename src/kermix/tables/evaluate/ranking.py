@@ -8,6 +8,7 @@ from typing import Any
 from kermix.data.readers.common import listed
 from kermix.errors import OptionError, SampleError
 from kermix.tables.compare.result import AnswerFirst, Shown, aligned
+from kermix.tables.compare.verdict import p_text
 from kermix.tables.evaluate.evaluate import evaluate
 from kermix.tables.evaluate.evaluation_result import Evaluation, percent
 from kermix.two_sample.classifier_test import CONFIDENCE
@@ -25,8 +26,8 @@ class Ranking(AnswerFirst):
 
     Attributes:
         evaluations: What `kermix.evaluate` found of each, by name.
-        ranks: One more than the number of generators that are clearly better: those that no one
-            can tell apart by it have the same rank.
+        ranks: One more than the number of generators that are better: those that no one can tell
+            apart by it have the same rank.
         answer: Which is best, in a sentence.
     """
 
@@ -48,7 +49,7 @@ class Ranking(AnswerFirst):
         memory = found.memorizing
         copies = "" if memory is None else percent(memory.copies)
         return [name, str(self.ranks[name]), f"{area.value:.3f}", f"{area.error:.3f}",
-                "" if pvalue is None else f"{pvalue:.2g}", f"{found['vendi_ratio']:.2f}", copies,
+                "" if pvalue is None else p_text(pvalue), f"{found['vendi_ratio']:.2f}", copies,
                 WORDS[found.good]]  # fmt: skip
 
     def shown(self) -> Shown:
@@ -74,8 +75,8 @@ def rank_generators(
     """Judge several generators of the same data, and rank them.
 
     The rank goes by how well a classifier tells samples from real rows; a generator is better than
-    another if the difference of their AUCs is more than its error bars explain. Copies of training
-    rows are another matter, which the table and the answers say.
+    another if the difference of their AUCs is more than its error bars explain. A generator that
+    copies training rows comes after those that nothing speaks against, whatever its AUC.
 
     Args:
         real: Real samples, as for `kermix.evaluate`.
@@ -99,10 +100,10 @@ def rank_generators(
             f"{listed(lacking)}: no classifier could be trained, by which generators are ranked; "
             "give rows, not sketches, and more of them."
         )
-    order = sorted(found, key=lambda name: _told(found[name]))
-    ranks = {
-        name: 1 + sum(_clearly_better(found[b], found[name]) for b in found) for name in order
-    }
+    ranks = {name: 1 + sum(_better(b, each) for b in found.values())
+             for name, each in found.items()}  # fmt: skip
+    order = sorted(found, key=lambda name: (ranks[name], _told(found[name])))
+    ranks = {name: ranks[name] for name in order}
     return Ranking({name: found[name] for name in order}, ranks, _answer(found, ranks))
 
 
@@ -120,9 +121,20 @@ def _told(found: Evaluation) -> float:
     return abs(found["classifier"] - 0.5)
 
 
-def _clearly_better(one: Evaluation, other: Evaluation) -> bool:
+def _better(one: Evaluation, other: Evaluation) -> bool:
+    """Whether a generator is clearly better: by its AUC, unless copies are what is good."""
+    for first, second in ((one, other), (other, one)):
+        if first.good and _faulty(second):
+            return first is one
     errors = [found.score("classifier").error or 0.0 for found in (one, other)]
     return _told(other) - _told(one) > CONFIDENCE * (errors[0] ** 2 + errors[1] ** 2) ** 0.5
+
+
+def _faulty(found: Evaluation) -> bool:
+    """Whether something else than a difference speaks against samples, such as copies."""
+    if found.memorizing is None or found.good is not False:
+        return False
+    return bool(found.copying) or found.different is not True
 
 
 def _answer(found: Mapping[str, Evaluation], ranks: Mapping[str, int]) -> str:
@@ -148,11 +160,21 @@ def _answer(found: Mapping[str, Evaluation], ranks: Mapping[str, int]) -> str:
     good = [name for name in best if found[name].good]
     if good:
         told += f" No difference from real data was found for {listed(good)}."
-    copying = [n for n, each in found.items() if each.memorizing is not None and each.good is False
-               and each.different is not True]  # fmt: skip
-    told += "".join(f" But of {n}: {_first_of(found[n].answer)}" for n in copying if n in best)
-    others = [name for name in copying if name not in best]
-    return f"{told} See below what is said of {listed(others)}." if others else told
+    faulty = {name: _what_is_wrong(each) for name, each in found.items() if _faulty(each)}
+    told += "".join(f" But of {n}: {wrong}" for n, wrong in faulty.items() if n in best)
+    others = [f"{n}: {wrong}" for n, wrong in faulty.items() if n not in best]
+    if not others:
+        return told
+    after = "Ranked after good ones: " if good else "Of others: "
+    return f"{told} {after}{' '.join(others)}"
+
+
+def _what_is_wrong(found: Evaluation) -> str:
+    """What speaks against samples that a classifier may not tell from real rows."""
+    if found.copying:
+        text = ", and ".join(found.copying)
+        return f"{text[0].upper()}{text[1:]}."
+    return _first_of(found.answer)
 
 
 def _first_of(answer: str) -> str:

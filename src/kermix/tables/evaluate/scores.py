@@ -42,7 +42,7 @@ from kermix.tables.compare.column_changes import (
     variation,
     variation_by_chance,
 )
-from kermix.tables.compare.verdict import Verdict
+from kermix.tables.compare.verdict import Verdict, p_text
 from kermix.tables.evaluate.judged_data import (
     PARTS,
     JudgedData,
@@ -106,8 +106,9 @@ class Score:
 
     def cells(self) -> list[str]:
         """A line of a table."""
-        numbers = (self.value, self.error, self.certificate, self.if_same, self.pvalue)
+        numbers = (self.value, self.error, self.certificate, self.if_same)
         shown = ["" if n is None else f"{n:.3g}" for n in numbers]
+        shown.append("" if self.pvalue is None else p_text(self.pvalue, 3))
         counts = ["" if n is None else f"{n:,}" for n in (self.rows, self.needed)]
         return [self.title, *shown, *counts]
 

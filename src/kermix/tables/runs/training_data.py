@@ -18,6 +18,7 @@ from torch import Tensor
 
 from kermix.data.readers.common import (
     TEXT,
+    WRITABLE,
     Reading,
     expand,
     kind_of_file,
@@ -41,7 +42,7 @@ from kermix.data.schema.key_text import key_texts
 from kermix.data.schema.keys import KeyPattern
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.data.schema.unmodelled import LeftOutColumn
-from kermix.data.writing import WRITABLE, table_writer
+from kermix.data.writing import table_writer
 from kermix.errors import SchemaError, TableError
 from kermix.runs.folder import digest_of
 from kermix.tables.model.equal_columns import (
