@@ -94,7 +94,7 @@ def needed_rows(
     return int(float(f"{min(max(1.0, rows * times), most):.2g}"))
 
 
-class FeatureSums(NamedTuple):
+class SummedPart(NamedTuple):
     """How many samples are in a part, and sums of their features."""
 
     rows: int
@@ -135,7 +135,7 @@ class PartedPair:
         """
         found = []
         for _ in range(times):
-            sides: tuple[list[FeatureSums], list[FeatureSums]] = [], []
+            sides: tuple[list[SummedPart], list[SummedPart]] = [], []
             for k, parts in enumerate(self.parts):
                 order = torch.randperm(len(parts), generator=self._generator).tolist()
                 half = (len(parts) + k) // 2  # of odd numbers, the larger half once on each side
@@ -159,20 +159,20 @@ def moments_of_parts(
     return _added(features, parts), _without_each(features, parts)
 
 
-def _parted(features: FeatureMap, points: Tensor, generator: torch.Generator) -> list[FeatureSums]:
+def _parted(features: FeatureMap, points: Tensor, generator: torch.Generator) -> list[SummedPart]:
     order = torch.randperm(len(points), generator=generator)
     parts = order.tensor_split(min(PARTS, len(points)))
-    return [FeatureSums(len(part), summed(features, points[part], None)) for part in parts]
+    return [SummedPart(len(part), summed(features, points[part], None)) for part in parts]
 
 
-def _added(features: FeatureMap, parts: list[FeatureSums]) -> Moments:
+def _added(features: FeatureMap, parts: list[SummedPart]) -> Moments:
     total = parts[0].sums
     for part in parts[1:]:
         total = total.plus(part.sums)
     return moments_of_sums(features, sum(p.rows for p in parts), total)
 
 
-def _without_each(features: FeatureMap, parts: list[FeatureSums]) -> list[Moments]:
+def _without_each(features: FeatureMap, parts: list[SummedPart]) -> list[Moments]:
     return [_added(features, parts[:k] + parts[k + 1 :]) for k in range(len(parts))]
 
 

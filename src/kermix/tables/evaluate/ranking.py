@@ -139,24 +139,7 @@ def _faulty(found: Evaluation) -> bool:
 
 def _answer(found: Mapping[str, Evaluation], ranks: Mapping[str, int]) -> str:
     best = [name for name, rank in ranks.items() if rank == 1]
-    names = " and ".join([", ".join(best[:-1]), best[-1]] if len(best) > 1 else best)
-    copied = any(found[name].good is False and found[name].different is False for name in best)
-    word = "nearest to real data" if copied else "best"
-    if len(best) == 1:
-        first = f"{names} is {word}, of {len(found)} generators" if copied else (
-            f"{names} is best of {len(found)}")  # fmt: skip
-    elif len(best) == len(found):
-        first = f"None of {names} is clearly better than the others"
-    else:
-        first = f"{names} are best of {len(found)}, and tie"
-    areas = ", ".join(f"{found[name]['classifier']:.2f}" for name in best)
-    whose = "its" if len(best) == 1 else "their"
-    apart = any(_told(found[name]) > CONFIDENCE * (found[name].score("classifier").error or 0.0)
-                for name in best)  # fmt: skip
-    told = (
-        f"{first}: a classifier {'tells' if apart else 'cannot tell'} {whose} samples from real "
-        f"rows (AUC {areas}; 0.5 is chance)."
-    )
+    told = f"{_who_is_best(found, best)}: {_how_well_told(found, best)}."
     good = [name for name in best if found[name].good]
     if good:
         told += f" No difference from real data was found for {listed(good)}."
@@ -167,6 +150,26 @@ def _answer(found: Mapping[str, Evaluation], ranks: Mapping[str, int]) -> str:
         return told
     after = "Ranked after good ones: " if good else "Of others: "
     return f"{told} {after}{' '.join(others)}"
+
+
+def _who_is_best(found: Mapping[str, Evaluation], best: Sequence[str]) -> str:
+    names = " and ".join([", ".join(best[:-1]), best[-1]] if len(best) > 1 else best)
+    if len(best) == len(found) > 1:
+        return f"None of {names} is clearly better than the others"
+    if len(best) > 1:
+        return f"{names} are best of {len(found)}, and tie"
+    if any(found[name].good is False and found[name].different is False for name in best):
+        return f"{names} is nearest to real data, of {len(found)} generators"
+    return f"{names} is best of {len(found)}"
+
+
+def _how_well_told(found: Mapping[str, Evaluation], best: Sequence[str]) -> str:
+    areas = ", ".join(f"{found[name]['classifier']:.2f}" for name in best)
+    whose = "its" if len(best) == 1 else "their"
+    apart = any(_told(found[name]) > CONFIDENCE * (found[name].score("classifier").error or 0.0)
+                for name in best)  # fmt: skip
+    tells = "tells" if apart else "cannot tell"
+    return f"a classifier {tells} {whose} samples from real rows (AUC {areas}; 0.5 is chance)"
 
 
 def _what_is_wrong(found: Evaluation) -> str:
