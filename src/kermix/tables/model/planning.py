@@ -11,7 +11,7 @@ from kermix.tables.model.training_rows import StoredRows, TableRows
 from kermix.training.budget import Course, seconds_of
 from kermix.training.loop import Trainer
 
-__all__ = ["SIZES", "Plan", "planned"]
+__all__ = ["SIZES", "TrainingPlan", "planned"]
 
 SIZES = {"width", "blocks"}  # of a network: what a time has room for, where they are not given
 
@@ -25,7 +25,7 @@ JUDGING = 1.6  # all that follows a training, in units of the time for drawing
 REPORTING = 0.1  # share of a training that reports take, see `TableModelSettings.looks`
 
 
-class Plan(NamedTuple):
+class TrainingPlan(NamedTuple):
     """What a training has time for.
 
     Attributes:
@@ -66,7 +66,7 @@ def planned(
     device: str,
     chosen: bool = False,
     drawn: int = 0,
-) -> Plan | None:
+) -> TrainingPlan | None:
     """The plan of a training whose budget is a time; None of others.
 
     Args:
@@ -82,14 +82,14 @@ def planned(
     if whole is None:
         return None
 
-    def plan(own: TableModelSettings) -> Plan:
+    def plan(own: TableModelSettings) -> TrainingPlan:
         pace = _pace(layout, rows, own, device, MEASURED * whole)
         left = whole - (time.monotonic() - began)
         # A row goes through the network for each cell, at a third of its cost in a step.
         ending = JUDGING * drawn * pace / (3 * min(own.batch_size, rows.rows))
         least = LEAST * whole
         steps = max(1, min(int(max(left - ending, least) / pace), own.best().steps))
-        return Plan(replace(own, steps=steps), left, pace, ending, least)
+        return TrainingPlan(replace(own, steps=steps), left, pace, ending, least)
 
     found = plan(settings)
     if chosen:

@@ -19,12 +19,12 @@ from kermix.tables.model.relation_formulas import (
 )
 from kermix.tables.model.relations import PowerRelation, Relation
 
-__all__ = ["Logarithms", "Products"]
+__all__ = ["Logarithms", "ProductsOfPowers"]
 
 POWERS = (1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 3.0, -3.0, 1 / 3, -1 / 3, 1.5, -1.5)  # convention
 
 
-class Products(Sums):
+class ProductsOfPowers(Sums):
     """Proposes and fits products, in logarithms."""
 
     def __init__(self, rows: SplitHalves) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from kermix.data.schema.columns import NumberColumn
 from kermix.data.schema.schema import EncodedTable, Schema
 from kermix.tables.model.relation_formulas import SearchOptions, SplitHalves, Sums
-from kermix.tables.model.relation_products import Logarithms, Products
+from kermix.tables.model.relation_products import Logarithms, ProductsOfPowers
 from kermix.tables.model.relations import (
     LinearRelation,
     LookupRelation,
@@ -76,7 +76,7 @@ def _short_formulas(rows: SplitHalves) -> Iterator[Relation]:
     """What follows from one or two numbers by sums or products."""
     if len(rows.numbers) < 2:
         return
-    for kind in (Sums, Products):
+    for kind in (Sums, ProductsOfPowers):
         search = kind(rows)
         for place in rows.followers:
             yield from search.relations_of(place)
@@ -90,7 +90,7 @@ def _long_formulas(rows: SplitHalves, chosen: Mapping[int, Relation]) -> Iterato
     open_ = [place for place in rows.followers if place not in chosen]
     if len(rows.numbers) < 2 or not open_:
         return
-    sums, products, logarithms = Sums(rows), Products(rows), Logarithms(rows)
+    sums, products, logarithms = Sums(rows), ProductsOfPowers(rows), Logarithms(rows)
     for place in open_:
         own = {q for q in chosen if _follows(chosen, q, place)}
         yield from sums.longer_relations_of(place, own)

@@ -22,7 +22,7 @@ from kermix.errors import OptionError, SchemaError
 from kermix.runs.folder import next_free_folder
 from kermix.runs.run import KEPT, Run, Start, has_folder
 from kermix.tables.model.conditioning import place_of
-from kermix.tables.model.planning import SIZES, Plan, planned
+from kermix.tables.model.planning import SIZES, TrainingPlan, planned
 from kermix.tables.model.table_settings import TableModelSettings
 from kermix.tables.model.training_rows import table_split
 from kermix.tables.runs.table_run import TABLE_RUN, rows_judged
@@ -301,7 +301,7 @@ class TableFit:
         place = None if self.target is None else place_of(schema, self.target)
         return table_settings(self.settings, place, self.start.device)
 
-    def _plan(self, data: TableData, settings: TableModelSettings) -> Plan | None:
+    def _plan(self, data: TableData, settings: TableModelSettings) -> TrainingPlan | None:
         """The steps that a time has room for; None where none was given."""
         if seconds_of(settings.budget) is None:
             return None
