@@ -337,6 +337,7 @@ if TYPE_CHECKING:
         calibrate,
         for_all_members,
     )
+    from kermix.tables.model.conditioning import given_cell
     from kermix.tables.model.distribution import ColumnDistribution
     from kermix.tables.model.equal_columns import (
         Link,

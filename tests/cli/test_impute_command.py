@@ -79,7 +79,7 @@ def test_storms_that_are_no_hurricanes_get_no_category(folder, tmp_path):
     assert said(result) == [
         f"Filled {asked + wind} gaps; left {none + 100 + 200} empty: category is empty unless "
         f"status is hurricane ({none}); remark is free text (100); void is empty in all rows that "
-        "the model was fitted to (200). To fill cells without a value, use --fill-all.",
+        "the model was fitted to (200). To fill category too, use --fill-all.",
         f"200 rows in {tmp_path / 'full.csv'}",
     ]
     written = (tmp_path / "full.csv").read_bytes().decode().split("\r\n")
@@ -107,6 +107,11 @@ def test_a_file_without_gaps_to_fill_is_the_same_to_the_last_byte(folder, tmp_pa
         assert after == before
 
 
+def test_a_table_is_not_written_to_standard_output(folder):
+    with pytest.raises(OptionError, match="-o -: a table is written to a file"):
+        kermix("sample", folder / "run", "-o", "-")
+
+
 def test_options_fill_some_columns_or_all_cells(folder, tmp_path):
     lines = messy(150, seed=3)
     path = write(tmp_path / "new.csv", lines)
@@ -115,7 +120,7 @@ def test_options_fill_some_columns_or_all_cells(folder, tmp_path):
     result = kermix("impute", run, path, "-o", tmp_path / "1.csv", "--columns", "category, wind")
     assert said(result)[0] == (
         f"Filled {asked + wind} gaps; left {none} empty: category is empty unless status is "
-        "hurricane. To fill cells without a value, use --fill-all."
+        "hurricane. To fill category too, use --fill-all."
     )
     result = kermix("impute", run, path, "-o", tmp_path / "2.csv", "--columns", "wind")
     assert said(result)[0] == f"Filled {wind} gaps."

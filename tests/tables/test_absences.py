@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 import kermix as km
+from internals import given_cell
 from kermix.errors import OptionError
 
 SMALL = {"width": 8, "blocks": 1, "steps": 2, "average": 0, "random_state": 0}
@@ -141,6 +142,26 @@ def test_nothing_stays_empty_where_gaps_are_at_random(seed):
     assert not model.impute(table, fill_all=True)[modelled].isna().any(axis=None)
     for name in rare:  # those who ask for it have it
         assert not model.impute(table, columns=[name])[name].isna().any()
+
+
+def test_hundreds_of_texts_with_many_gaps_are_remarks():
+    """A comment that people wrote is none to fill with the commonest one."""
+    rng = np.random.default_rng(0)
+    texts = np.array([f"note {k}" for k in range(250)] * 3, object)
+    comment = np.concatenate([texts, np.full(500, None, object)])
+    table = pd.DataFrame({"comment": comment, "x": rng.normal(size=1250)})
+    model = km.TableModel(**SMALL).fit(table)
+    told = "comment has 250 different texts, and is empty in 40 % of the rows"
+    assert model.rarely_filled == {"comment": told}
+    assert model.impute(table)["comment"].isna().sum() == 500
+
+
+def test_a_number_is_given_as_its_column_is_written():
+    schema = km.Schema.infer({"total": [f"€ {k}.50" for k in range(1000, 1100)]})
+    for text in ("€ 1050.00", "€ 1050", "1050"):
+        assert given_cell(schema, "total", text, "total").to_pylist() == [1050.0]
+    with pytest.raises(OptionError, match="is not a number"):
+        given_cell(schema, "total", "£ 50", "total")
 
 
 def survey(rows=1500, seed=0):

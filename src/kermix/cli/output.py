@@ -233,6 +233,11 @@ def show_run(
 
 def written_path(out: Path, run: "Run") -> Path:
     """Where to write: a name without an ending gets that of the run's data."""
+    if str(out) == "-":
+        raise OptionError(
+            f"-o -: a table is written to a file, whole or not at all; name one, such as "
+            f"-o out{run.config['form']}."
+        )
     return out if out.suffix else out.with_name(out.name + run.config["form"])
 
 

@@ -173,7 +173,8 @@ def _told_of_left(run: "Run", left: Mapping[str, Sequence[int]], fill_all: bool)
         why = absences.get(name) or _why_left(run, name)
         clauses.append(why if len(left) == 1 else f"{why} ({_span(counts)})")
     total = _span([sum(row) for row in zip(*left.values(), strict=True)])
-    more = " To fill cells without a value, use --fill-all." if left.keys() & absences else ""
+    able = [name for name in left if name in absences]
+    more = f" To fill {listed(able)} too, use --fill-all." if able else ""
     return f"left {total} empty: {'; '.join(clauses)}.{more}"
 
 
@@ -186,7 +187,10 @@ def _why_left(run: "Run", name: str) -> str:
         return f"{name} is not a column of the run"
     column = kinds[name]
     if column.kind == "key":
-        return f"{name} is a key"
+        if column.details().startswith("all different"):
+            return f"{name} is a key"
+        why, _, _ = column.details().partition(";")
+        return f"{name} is a key ({why}; kermix fit --kind {name}=category to model it)"
     if column.kind == "text":
         return f"{name} is free text"
     if column.gaps:

@@ -127,7 +127,12 @@ def given_cell(schema: Schema, name: str, text: str | None, where: str) -> Any:
                 return cell.cast(arrow.int64())
         return zoned_cells(cell, kind) if arrow.types.is_timestamp(kind) else cell.cast(kind)
     except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError, UnicodeEncodeError):
-        raise OptionError(f"{where}: {text!r} is not a {column.kind} ({kind}).") from None
+        written = None
+        if isinstance(column, NumberColumn) and column.form is not None:
+            written = column.form.read(arrow.array([text], arrow.string()))
+        if written is None or written.null_count:
+            raise OptionError(f"{where}: {text!r} is not a {column.kind} ({kind}).") from None
+        return written
 
 
 def _written_type(column: CategoryColumn | NumberColumn) -> Any:

@@ -43,6 +43,9 @@ from kermix.tables.model.training_rows import KeepAway
 
 __all__ = ["TableAnswers"]
 
+# Conventions: from so many different texts on, and gaps in such a share of rows, they are remarks.
+MANY_TEXTS, OFTEN_EMPTY = 200, 0.2
+
 
 class TableAnswers:
     """A trained network and the schema of its table: samples, densities, fillings, predictions.
@@ -372,17 +375,21 @@ class TableAnswers:
     def rarely_filled(self) -> dict[str, str]:
         """Words that most rows do without, such as remarks, and how many: a gap says something.
 
-        Columns of which a pattern is known are not among them (see `absences`).
+        Hundreds of different texts are remarks too where many rows have none. Columns of which a
+        pattern is known are not among them (see `absences`).
         """
-        ruled = self.absences
-        return {
-            column.name: f"{column.name} is empty in {100 * column.gaps:.3g} % of the rows"
-            for column in self.schema_.modelled
-            if isinstance(column, CategoryColumn)
-            and column.gaps > 1 / 2
-            and column.name not in ruled
-            and any(isinstance(value, str) for value in column.values)
-        }
+        ruled, found = self.absences, {}
+        for column in self.schema_.modelled:
+            if not isinstance(column, CategoryColumn) or column.name in ruled:
+                continue
+            texts = [value for value in column.values if isinstance(value, str)]
+            of_remarks = len(texts) >= MANY_TEXTS and column.gaps >= OFTEN_EMPTY
+            if texts and (column.gaps > 1 / 2 or of_remarks):
+                many = f" has {len(texts):,} different texts, and" if of_remarks else ""
+                found[column.name] = (
+                    f"{column.name}{many} is empty in {100 * column.gaps:.3g} % of the rows"
+                )
+        return found
 
     @property
     def relations(self) -> list[str]:
@@ -453,7 +460,7 @@ class TableAnswers:
     def _target(self, target: str | None) -> str:
         name = self.target if target is None else target
         if name is None:
-            raise OptionError("Name the column to predict: target='...'.")
+            raise OptionError("Name the column to predict: --target COLUMN (target=).")
         return name
 
     def _of_target(self, X: Any, target: str | None) -> ColumnDistribution:

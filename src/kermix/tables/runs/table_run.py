@@ -319,7 +319,7 @@ def conditionals(run: Run, table: Any, target: str | None = None) -> Iterator[Co
     """
     name = run.config["target"] if target is None else target
     if name is None:
-        raise OptionError("Name the column to predict: target='...'.")
+        raise OptionError("Name the column to predict: --target COLUMN (target=).")
     model, schema = run.trained_model(), schema_of(run)
     place_of(schema, name)
     frame, _ = read_frame(table, schema.reading())
