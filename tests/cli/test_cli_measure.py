@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from cases import normal
 from internals import TITLES, app, main, print_json
+from kermix import errors
 from kermix.errors import KermixError
 
 FAST = ["--permutations", "9", "--jackknife-groups", "2"]
@@ -241,3 +242,15 @@ def test_the_page_is_there_before_the_answer_is_printed(folder, tmp_path, monkey
     )  # fmt: skip
     assert isinstance(found.exception, BrokenPipeError)
     assert (tmp_path / "early.html").is_file()
+
+
+@pytest.mark.parametrize("name", ["DegenerateDataWarning", "InconsistentGivenWarning"])
+def test_our_warnings_name_no_line_of_code(name, monkeypatch, capsys):
+    """Seen before: given cells that break a relation were told with a path and a line."""
+    category = getattr(errors, name)
+    monkeypatch.setattr("kermix.cli.app.app", lambda: warnings.warn("Look.", category, 2))
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        main()
+    assert capsys.readouterr().err.strip() == "note: Look."

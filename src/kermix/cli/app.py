@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 from kermix.cli.options import WORDS, Command, command_of
 from kermix.cli.output import INTERRUPTED, plain, print_notes
 from kermix.environment import __version__
-from kermix.errors import DegenerateDataWarning, KermixError, MissingExtraError, ZeroDensityWarning
+from kermix.errors import KermixError, MissingExtraError
 
 __all__ = ["COMMANDS", "app", "function_of", "run"]
 
@@ -172,7 +172,7 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     """Our own warnings are notes for a user, who does not want to know the line of code."""
-    if issubclass(category, DegenerateDataWarning | ZeroDensityWarning):
+    if category.__module__ == KermixError.__module__:
         print_notes([str(message)], Console(stderr=True))
     else:
         sys.stderr.write(warnings.formatwarning(message, category, filename, lineno))

@@ -241,7 +241,7 @@ def predict_table(
     missing = missing_columns(run, frame, target)
     if missing:
         say(
-            f"{frame.name} has no {listed(missing)}: treated as missing. "
+            f"{frame.name} has no {listed(missing)}: treated as unknown. "
             f"{told_of_open_cells(run)}".strip()
         )
     if absent:
