@@ -98,8 +98,10 @@ def test_the_verdict_of_an_evaluation_is_that_of_the_comparison_number_by_number
     found, judged, _, _ = results
     one, two = (dict(numbers(r.to_dict())) for r in (found, judged))
     # A fifth of an evaluation's level is for copies; what would be found at it is said with it.
-    by_level = {name: two[name] for name in ("verdict/level", "verdict/detectable_shift")}
+    told = ("verdict/level", "verdict/level_of_copies", "verdict/detectable_shift")
+    by_level = {name: two[name] for name in told}
     assert judged.verdict.level == pytest.approx(0.8 * found.verdict.level)
+    assert judged.verdict.level_of_copies == pytest.approx(0.2 * found.verdict.level)
     verdict = {path: value for path, value in one.items() if path.startswith("verdict/")}
     assert len(verdict) > 20
     assert {path: two[path] for path in verdict} == {**verdict, **by_level}
