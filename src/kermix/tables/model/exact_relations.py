@@ -466,7 +466,7 @@ class ExactRelations:
         if not len(self):
             return encoded, broken
         encoded = replace(encoded, codes=encoded.codes.copy(), values=encoded.values.copy())
-        cells = self.columns.cells(encoded, exact=given)
+        cells = self.columns.cells(encoded)
         for k, relation in enumerate(self.relations):
             self._move_source(relation, cells, encoded, flags[:, k] == HOLDS, given)
         for k, relation in enumerate(self.relations):
